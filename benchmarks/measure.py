@@ -1,0 +1,141 @@
+"""Imports, the command line, plans and laws against references in the same run."""
+
+import subprocess
+import sys
+import timeit
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from capplan import Deployment, load_model, plan
+from capplan.laws import activations, kv_cache, runtime, weights
+
+
+@dataclass(frozen=True)
+class Row:
+    """One figure beside its reference, both in microseconds."""
+
+    what: str
+    measured: float
+    reference: float
+    aim: str
+
+    def text(self) -> str:
+        ratio = f"{self.measured / self.reference:>8.2f}" if self.reference else f"{'':>8}"
+        return f"{self.what:<58}{shown(self.measured):>12}{shown(self.reference):>12}{ratio}  {self.aim}"
+
+
+def shown(microseconds: float) -> str:
+    """A time in the unit that reads best."""
+    if not microseconds:
+        return "-"
+    return f"{microseconds / 1000:.1f} ms" if microseconds >= 1000 else f"{microseconds:.1f} us"
+
+
+def best(call: Callable[[], object], *, number: int = 1, repeat: int = 7) -> float:
+    """The fastest of several runs, in microseconds: what the machine does when nobody disturbs it."""
+    return min(timeit.repeat(call, number=number, repeat=repeat)) / number * 1e6
+
+
+def interleaved(one: Callable[[], object], other: Callable[[], object], *, rounds: int = 25) -> tuple[float, float]:
+    """The fastest run of each of two calls, taken in turns so that a noisy neighbour disturbs both."""
+    times = [(best(one, repeat=1), best(other, repeat=1)) for _ in range(rounds)]
+    return min(t[0] for t in times), min(t[1] for t in times)
+
+
+def started(code: str) -> float:
+    """A new interpreter that runs a line."""
+    return best(lambda: subprocess.run([sys.executable, "-c", code], check=True), repeat=5)
+
+
+def imports() -> Iterator[Row]:
+    empty = started("pass")
+    yield Row("import capplan", started("import capplan") - empty, started("import numpy") - empty, "under 3 x numpy")
+
+
+def command_line() -> Iterator[Row]:
+    words = [sys.executable, "-m", "capplan", "plan", "Qwen/Qwen3-32B", "-tp", "4", "--max-model-len", "32768"]
+    cold = best(lambda: subprocess.run(words, check=True, capture_output=True), repeat=5)
+    yield Row("capplan plan, cold, beside an interpreter that imports numpy", cold, started("import numpy"), "")
+
+
+DENSE = ("Qwen/Qwen3-32B", Deployment(tensor_parallel_size=4, max_model_len=32_768))
+WINDOWS = ("google/gemma-2-9b-it", Deployment(chip="l4"))
+LATENT = ("deepseek-ai/DeepSeek-V3", Deployment(chip="h200", tensor_parallel_size=8))
+MANY = np.arange(1, 40_961)
+NAMES = [f"field_{i}" for i in range(100)]
+
+
+def plans() -> Iterator[Row]:
+    for what, (name, asked), aim in (
+        ("a dense model", DENSE, "under 200 us"),
+        ("sliding windows", WINDOWS, ""),
+        ("latent attention, experts", LATENT, ""),
+    ):
+        model = load_model(name)
+        plan(model, asked)
+        # The reference is one dict built from a hundred names, a thing whose cost every Python user knows.
+        took = best(lambda m=model, a=asked: plan(m, a), number=300)
+        reference = best(lambda: dict.fromkeys(NAMES, 0), number=300)
+        yield Row(f"warm plan, {what}, beside a dict of 100 names", took, reference, aim)
+    model = load_model(DENSE[0])
+    one = best(lambda: plan(model, DENSE[1]), number=300)
+    many = best(lambda: plan(model, Deployment(tensor_parallel_size=4, max_model_len=MANY)))
+    yield Row("a plan of 40,960 lengths at once, beside one plan", many, one, "")
+
+
+MILLION = np.arange(1, 1_000_001)
+
+
+def laws() -> Iterator[Row]:
+    n = MILLION
+    pairs: list[tuple[str, Callable[[], object], Callable[[], object]]] = [
+        (
+            "matrix_bytes",
+            lambda: weights.matrix_bytes(n_rows=n, n_columns=4096, weight_bits=16),
+            lambda: -((n * 4096 * 16) // -8),
+        ),
+        (
+            "vocab_rows_per_rank",
+            lambda: weights.vocab_rows_per_rank(vocab=n, vocab_padding=64, tensor_parallel_size=4),
+            lambda: -(n // -64) * 64 // 4,
+        ),
+        (
+            "kv_heads_per_rank",
+            lambda: kv_cache.kv_heads_per_rank(n_kv_heads=8, tensor_parallel_size=n),
+            lambda: np.maximum(8 // n, 1),
+        ),
+        (
+            "full_request_blocks",
+            lambda: kv_cache.full_request_blocks(context_tokens=n, block_size=16, decode_context_parallel_size=1),
+            lambda: -((-(n // -1)) // -16),
+        ),
+        (
+            "window_admission_blocks",
+            lambda: kv_cache.window_admission_blocks(
+                context_tokens=n, window=4096, max_in_flight_tokens=16_384, block_size=16
+            ),
+            lambda: -(np.minimum(4096 - 1 + 16_384, n) // -16) + 1,
+        ),
+        (
+            "sampler_peak_bytes",
+            lambda: activations.sampler_peak_bytes(
+                max_num_seqs=1024,
+                max_num_batched_tokens=n,
+                vocab=151_936,
+                bytes_per_logit=14,
+                hidden=5120,
+                act_bits=16,
+            ),
+            lambda: np.minimum(1024, n) * 151_936 * 14 - ((n * 5120 * 16) // -8),
+        ),
+        (
+            "sampling_counts_bytes",
+            lambda: runtime.sampling_counts_bytes(max_num_seqs=n, vocab=151_936),
+            lambda: 4 * n * 151_936,
+        ),
+    ]
+    for name, law, bare in pairs:
+        took, reference = interleaved(law, bare)
+        yield Row(f"{name} over 1,000,000, beside bare numpy", took, reference, "under 1.2")

@@ -1,0 +1,5 @@
+"""python -m capplan: the command line."""
+
+from capplan.cli import main
+
+main(prog_name="capplan")

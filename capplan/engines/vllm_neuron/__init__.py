@@ -1,0 +1,79 @@
+"""vLLM on Neuron: what a worker may give its cache, what a logical core holds, and what a failure means."""
+
+from capplan.engines.vllm_neuron.advice import (
+    Answer,
+    cap_for_bytes,
+    cap_for_tokens,
+    exact_gib,
+    floor_gib,
+    headroom_of_default,
+    largest_headroom,
+    plain,
+    refusal,
+    smallest_cap,
+    smallest_utilization,
+)
+from capplan.engines.vllm_neuron.budget import (
+    POLICIES,
+    ROUTES,
+    Budget,
+    Reading,
+    budget_of,
+    case,
+    other_reading,
+    worker_budget,
+)
+from capplan.engines.vllm_neuron.diagnosis import Diagnosis, annotate, explain
+from capplan.engines.vllm_neuron.hardware import (
+    Instance,
+    NeuronChip,
+    load_instance,
+    load_neuron_chip,
+    target_aliases,
+)
+from capplan.engines.vllm_neuron.layout import ELEMENT_BITS, Geometry, Page, Pool, page, pool, request_blocks
+from capplan.engines.vllm_neuron.resolve import Resolved, ignored, resolve, side_effects
+from capplan.engines.vllm_neuron.weights import Loaded, loaded
+
+__all__ = [
+    "ELEMENT_BITS",
+    "POLICIES",
+    "ROUTES",
+    "Answer",
+    "Budget",
+    "Diagnosis",
+    "Geometry",
+    "Instance",
+    "Loaded",
+    "NeuronChip",
+    "Page",
+    "Pool",
+    "Reading",
+    "Resolved",
+    "annotate",
+    "budget_of",
+    "cap_for_bytes",
+    "cap_for_tokens",
+    "case",
+    "exact_gib",
+    "explain",
+    "floor_gib",
+    "headroom_of_default",
+    "ignored",
+    "largest_headroom",
+    "load_instance",
+    "load_neuron_chip",
+    "loaded",
+    "other_reading",
+    "page",
+    "plain",
+    "pool",
+    "refusal",
+    "request_blocks",
+    "resolve",
+    "side_effects",
+    "smallest_cap",
+    "smallest_utilization",
+    "target_aliases",
+    "worker_budget",
+]

@@ -1,0 +1,258 @@
+"""What vLLM on Neuron makes of a deployment: its defaults, its changes, its refusals."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from capplan.deployment import Deployment
+from capplan.engines import Engine, Finding, Rule
+from capplan.engines.vllm_neuron import budget
+from capplan.engines.vllm_neuron.budget import DESIGN, WORKER, Case, case
+from capplan.engines.vllm_neuron.hardware import Instance, load_instance, load_neuron_chip, target_aliases
+from capplan.engines.vllm_neuron.rules import MODEL_RULES, PLACE_RULES, SHARED, Asked, applies
+from capplan.environment import CAP, COMPILE, DEGREE, HEADROOM
+from capplan.model import Model
+from capplan.registry import Datum, names
+from capplan.units import choose, every, is_array, negate
+
+UNREAD = (
+    "kv_cache_memory_bytes",
+    "enforce_eager",
+    "cudagraph_mode",
+    "max_cudagraph_capture_size",
+    "disable_hybrid_kv_cache_manager",
+    "async_scheduling",
+    "performance_mode",
+)
+"""Settings of vLLM that a Neuron worker's budget does not read."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Resolved:
+    """The deployment as the engine runs it, and what it refused, supplied and changed on the way."""
+
+    d: Deployment
+    case: Case
+    asked: Asked
+    refused: tuple[Finding, ...]
+    assumed: tuple[Finding, ...]
+    overridden: tuple[Finding, ...]
+    data: tuple[Datum, ...]
+
+
+def placed(d: Deployment) -> tuple[Deployment, Instance | None]:
+    """The deployment with its chip, which an instance or the compiler's target names where nobody else does."""
+    instance = load_instance(d.instance) if d.instance is not None else None
+    target = target_aliases().get(d.platform_target_override or "")
+    if d.chip == Deployment().chip and (instance is not None or target is not None):
+        return replace(d, chip=instance.platform if instance is not None else str(target)), instance
+    return d, instance
+
+
+def resolve(model: Model | None, draft: Model | None, asked: Deployment, engine: Engine, *, weights: Any) -> Resolved:
+    """What the engine makes of a deployment.
+
+    weights  parameters and buffers on one rank, 0 where they are not known
+
+    Raises Refused for a chip or an instance that is not known.
+    """
+    d, instance = placed(asked)
+    if not (d.cpu_mode or d.cpu_compile):
+        load_neuron_chip(d.chip)
+    supplied: list[Finding] = []
+    c = case(d, engine, weights_bytes=weights)
+    d = _filled(model, d, c, engine, supplied)
+    supplied += side_effects(d, c, engine)
+    question = Asked(model=model, draft=draft, d=d, chip=c.chip, instance=instance, degree=c.degree, engine=engine)
+    refused = []
+    for rule, looked_at in _rules(question, c):
+        holds = rule.holds(looked_at)
+        if every(holds):
+            continue
+        many = is_array(holds)
+        refused.append(
+            Finding(
+                field=rule.field,
+                asked=getattr(asked, rule.field),
+                happens="refused",
+                why=f"some of the configurations break the rule {rule.name}" if many else rule.says(looked_at),
+                source=rule.source,
+                mask=negate(holds) if many else None,
+            )
+        )
+        if many and hasattr(c, rule.field):
+            # What is refused is computed with the default, so that the rest can be computed at all.
+            stand_in = engine.defaults[rule.field].value if rule.field in engine.defaults else 0.0
+            c = replace(c, **{rule.field: choose(holds, getattr(c, rule.field), stand_in)})
+    if c.headroom:
+        d = replace(d, gpu_memory_utilization=1.0, kv_gmu_budget_cap_fraction=None)
+    data = (*engine.defaults.values(), *((c.chip.hbm_stack_bytes, c.chip.logical_nc_config) if c.chip else ()))
+    return Resolved(
+        d=d,
+        case=c,
+        asked=question,
+        refused=tuple(refused),
+        assumed=tuple(supplied),
+        overridden=ignored(asked, c),
+        data=(*data, *((instance.chips,) if instance is not None else ())),
+    )
+
+
+def _rules(question: Asked, c: Case) -> Iterator[tuple[Rule, Any]]:
+    """Every rule that is asked, with what it looks at; one that others rest on stops those."""
+    for rule in budget.RULES:
+        yield rule, c
+        if c.chip is None and rule.name == "UNKNOWN_PLATFORM" and c.route != "cpu":
+            return
+    for rule in SHARED:
+        if not applies(rule, question):
+            continue
+        yield rule, question
+        if rule.name == "ranks-at-least-one" and not rule.holds(question):
+            return
+        if question.draft is not None and rule.name.endswith("-divide") and question.model is not None:
+            yield rule, replace(question, model=question.draft)
+    for rule in PLACE_RULES:
+        yield rule, question
+    for rule in MODEL_RULES:
+        yield rule, question
+
+
+def _filled(model: Model | None, d: Deployment, c: Case, engine: Engine, supplied: list[Finding]) -> Deployment:
+    """The deployment with the engine's defaults, each of them said."""
+    more: dict[str, Any] = {"logical_nc_config": c.degree if c.chip is not None else d.logical_nc_config}
+
+    def supply(field: str, value: Any, happens: str, why: str, source: str) -> None:
+        more[field] = value
+        supplied.append(Finding(field=field, asked=None, happens=happens, why=why, source=source))
+
+    read = () if c.headroom else ("gpu_memory_utilization", "kv_gmu_budget_cap_fraction")
+    for key in (*read, "min_kv_budget_gib", "block_size"):
+        if getattr(d, key) is None:
+            datum = engine.defaults[key]
+            supply(key, datum.value, f"{datum.value:g}", "the engine's default", datum.origin())
+    if d.logical_nc_config is None and c.chip is not None:
+        datum = c.chip.logical_nc_config
+        supply("logical_nc_config", c.degree, str(c.degree), f"the default on {c.chip.title}", datum.origin())
+    if c.route == "device" and d.runtime_bytes_used is None and c.chip is not None:
+        datum = c.chip.hbm_stack_bytes
+        supplied.append(
+            Finding(
+                field="runtime_bytes_free",
+                asked=None,
+                happens=f"{datum.value:,} bytes used and free together",
+                why="the runtime's own figure was not stated; the static table stands in, and may differ by a few MiB",
+                source=datum.origin(),
+            )
+        )
+    if c.route == "cpu" and d.local_workers is None:
+        workers = d.tensor_parallel_size * d.pipeline_parallel_size
+        supply(
+            "local_workers",
+            workers,
+            str(workers),
+            "tensor parallel times pipeline parallel ranks of one replica",
+            f"{WORKER}, _get_local_worker_count",
+        )
+    if model is not None:
+        if d.dtype in (None, "auto"):
+            more["dtype"] = model.dtype
+        if d.max_model_len is None:
+            supply(
+                "max_model_len",
+                model.default_positions,
+                f"{model.default_positions:,}",
+                f"the length that {model.short_name} is made for",
+                "vllm, config/model.py, _get_and_verify_max_len",
+            )
+        elif not is_array(d.max_model_len) and d.max_model_len == -1:
+            more["max_model_len"] = model.default_positions
+        if any(a.kind == "sliding" for a in model.attention):
+            supplied.append(
+                Finding(
+                    field="sliding_window",
+                    asked=None,
+                    happens="every token kept",
+                    why="layers with a window have a cache of their own here, and capplan counts it as that of the "
+                    "others; bytes_per_block states another",
+                    source="vllm_neuron, vllm/attention/attn.py",
+                )
+            )
+    if d.tokens is None:
+        more["tokens"] = more.get("max_model_len", d.max_model_len)
+    return replace(d, **more)
+
+
+def side_effects(d: Deployment, c: Case, engine: Engine) -> tuple[Finding, ...]:
+    """What follows from the route and the degree, and should be known before the start."""
+    found: list[Finding] = []
+
+    def note(field: str, happens: str, why: str, source: str) -> None:
+        found.append(Finding(field=field, asked=getattr(d, field, None), happens=happens, why=why, source=source))
+
+    if c.route == "cpu_compile":
+        note(
+            "logical_nc_config",
+            f"compiled for LNC {c.degree}",
+            f"there is no device to ask: {DEGREE.name} must be the same when it runs, or no compiled program is found",
+            f"{DESIGN}, compilation without a device",
+        )
+    if c.chip is not None and c.degree in c.chip.degrees and c.chip.logical_cores_per_hbm_stack(c.degree) > 1:
+        note(
+            "logical_nc_config",
+            "two logical cores share each stack",
+            "each plans with half of it, a reserve is kept back twice, scratchpad comes in pages of 512 MiB, and what "
+            "the neighbour allocates can still exhaust the stack",
+            "AWS Neuron documentation, Logical NeuronCore configuration",
+        )
+    if c.route == "cpu" and d.data_parallel_size > 1:
+        note(
+            "data_parallel_size",
+            "replicas are not counted",
+            "workers of one replica share the host's memory in this sum; where several replicas run on it, "
+            "each gets less than is said here",
+            f"{WORKER}, _get_local_worker_count",
+        )
+    largest = int(engine.constants["largest_segment"].value)
+    if d.block_size is not None and d.block_size >= 1 and largest % d.block_size:
+        note(
+            "block_size",
+            "no prefill segment",
+            f"segments of 512 to {largest:,} tokens must be whole blocks, and none is of {d.block_size}",
+            engine.constants["largest_segment"].origin(),
+        )
+    return tuple(found)
+
+
+def ignored(asked: Deployment, c: Case) -> tuple[Finding, ...]:
+    """What was said and does not count."""
+    found: list[Finding] = []
+
+    def ignore(field: str, happens: str, why: str, source: str) -> None:
+        found.append(Finding(field=field, asked=getattr(asked, field), happens=happens, why=why, source=source))
+
+    if c.headroom:
+        reason = f"{HEADROOM.name} is set, and with a reserve the worker plans with all of its share"
+        if asked.gpu_memory_utilization is not None:
+            ignore("gpu_memory_utilization", "1.0", reason, f"{DESIGN}, the reserve")
+        if asked.kv_gmu_budget_cap_fraction is not None:
+            ignore(CAP.field, "ignored", f"{reason}, without a cap and without looking at it", f"{DESIGN}, the reserve")
+    for field in UNREAD:
+        if getattr(asked, field) not in (None, False):
+            ignore(
+                field, "ignored", "a Neuron worker's budget does not read it", f"{WORKER}, determine_available_memory"
+            )
+    if c.route != "device" and asked.runtime_bytes_free is not None:
+        ignore("runtime_bytes_free", "ignored", "there is no device on this route", f"{WORKER}, the routes")
+    if c.route == "cpu" and asked.logical_nc_config is not None:
+        ignore("logical_nc_config", "ignored", "the host computes", f"{WORKER}, the routes")
+    if c.route == "device" and asked.platform_target_override is not None:
+        ignore(
+            "platform_target_override",
+            "ignored",
+            f"only {COMPILE.name} reads it; the chip is {asked.chip if asked.chip in names('neuron') else 'what runs'}",
+            f"{DESIGN}, selection of the route",
+        )
+    return tuple(found)

@@ -1,0 +1,162 @@
+"""Key-value cache: what one token, one page, one block and one request occupy."""
+
+from __future__ import annotations
+
+from capplan.units import Count, at_least, at_most, ceil_div
+
+
+def kv_heads_per_rank(*, n_kv_heads: Count, tensor_parallel_size: Count) -> Count:
+    """Key-value heads that each rank stores.
+
+        h = max(1, H // t)
+
+    A head is never split.  Once there are more ranks than heads, every rank
+    keeps a whole copy of one head and the cache stops shrinking.
+
+    n_kv_heads            H  heads in the model
+    tensor_parallel_size  t  ranks that share one layer
+    returns               h  heads, per rank
+
+    Source: vllm, config/model.py, ModelConfig.get_num_kv_heads.
+
+    >>> [kv_heads_per_rank(n_kv_heads=8, tensor_parallel_size=t) for t in (1, 4, 8, 16)]
+    [8, 2, 1, 1]
+    """
+    return at_least(n_kv_heads // tensor_parallel_size, 1)
+
+
+def page_bytes(*, block_size: Count, n_kv_heads: Count, head_dim: Count, head_dim_v: Count, kv_bits: Count) -> Count:
+    """Bytes that one layer occupies for one block.
+
+        P = ceil(k * h * (d + v) * b / 8)
+
+    A latent cache has one head and no value of its own: h = 1, v = 0.
+
+    block_size  k  tokens of one block
+    n_kv_heads  h  heads on this rank
+    head_dim    d  elements of a key
+    head_dim_v  v  elements of a value
+    kv_bits     b  bits per element
+    returns     P  bytes, per rank and layer
+
+    Source: vllm, v1/kv_cache_interface.py, AttentionSpec.real_page_size_bytes.
+
+    >>> page_bytes(block_size=16, n_kv_heads=8, head_dim=128, head_dim_v=128, kv_bits=16)
+    65536
+    """
+    return -(block_size * n_kv_heads * (head_dim + head_dim_v) * kv_bits // -8)
+
+
+def full_request_blocks(*, context_tokens: Count, block_size: Count, decode_context_parallel_size: Count) -> Count:
+    """Blocks of one group that a request of context_tokens fills when every token is kept.
+
+        n = ceil(ceil(T / c) / k)
+
+    Ranks that share a context divide its tokens before they are paged.
+
+    context_tokens                T  tokens of the request
+    block_size                    k  tokens of one block
+    decode_context_parallel_size  c  ranks that share one context
+    returns                       n  blocks, per rank
+
+    Source: vllm, v1/kv_cache_interface.py, FullAttentionSpec.max_memory_usage_bytes.
+
+    >>> [full_request_blocks(context_tokens=17, block_size=16, decode_context_parallel_size=c) for c in (1, 8)]
+    [2, 1]
+    """
+    return -(-(context_tokens // -decode_context_parallel_size) // -block_size)
+
+
+def window_admission_blocks(
+    *, context_tokens: Count, window: Count, max_in_flight_tokens: Count, block_size: Count
+) -> Count:
+    """Blocks of one group that a request may hold at admission when a window slides over it.
+
+        n = ceil(min(w - 1 + f, T) / k) + 1
+
+    A window need not begin where a block does, hence one block more.
+
+    context_tokens        T  tokens of the request
+    window                w  tokens that a layer looks back
+    max_in_flight_tokens  f  tokens scheduled and not yet settled
+    block_size            k  tokens of one block
+    returns               n  blocks, per rank
+
+    Source: vllm, v1/kv_cache_interface.py, SlidingWindowSpec.max_admission_blocks_per_request.
+
+    >>> window_admission_blocks(context_tokens=8192, window=4096, max_in_flight_tokens=16_384, block_size=16)
+    513
+    """
+    return -(at_most(window - 1 + max_in_flight_tokens, context_tokens) // -block_size) + 1
+
+
+def window_steady_blocks(*, context_tokens: Count, window: Count, block_size: Count) -> Count:
+    """Blocks of one group that a request holds in steady decode when a window slides over it.
+
+        n = min(ceil(w / k) + 1, ceil(T / k))
+
+    One token a step is in flight; a request shorter than its window holds its own tokens only.
+
+    context_tokens  T  tokens of the request
+    window          w  tokens that a layer looks back
+    block_size      k  tokens of one block
+    returns         n  blocks, per rank
+
+    Source: vllm, v1/core/single_type_kv_cache_manager.py, SlidingWindowManager.remove_skipped_blocks.
+
+    >>> [window_steady_blocks(context_tokens=t, window=4096, block_size=16) for t in (17, 131_072)]
+    [2, 257]
+    """
+    return at_most(ceil_div(window, block_size) + 1, ceil_div(context_tokens, block_size))
+
+
+def whole_blocks(*, budget_bytes: Count, block_bytes: Count) -> Count:
+    """Blocks of a pool that a budget holds.
+
+        n = K // B
+
+    budget_bytes  K  bytes for the cache
+    block_bytes   B  bytes of one block
+    returns       n  blocks, per rank
+
+    Source: vllm, v1/core/kv_cache_planning.py, get_kv_cache_config_from_groups.
+
+    >>> whole_blocks(budget_bytes=40_000_000_000, block_bytes=2_097_152)
+    19073
+    """
+    return budget_bytes // block_bytes
+
+
+def requests_beside_null_block(*, kv_blocks: Count, request_blocks: Count) -> Count:
+    """Requests whose blocks a pool holds beside its null block.
+
+        n = max(0, N - 1) // q
+
+    kv_blocks       N  blocks of the pool
+    request_blocks  q  blocks of one request
+    returns         n  requests
+
+    Source: vllm, v1/core/block_pool.py, BlockPool.null_block.
+
+    >>> requests_beside_null_block(kv_blocks=19_073, request_blocks=8192)
+    2
+    """
+    return at_least(kv_blocks - 1, 0) // request_blocks
+
+
+def tokens_of_blocks(*, kv_blocks: Count, block_size: Count, decode_context_parallel_size: Count) -> Count:
+    """Tokens of the longest request that whole blocks hold beside the null block, when every token is kept.
+
+        T = max(0, N - 1) * k * c
+
+    kv_blocks                     N  blocks of the pool
+    block_size                    k  tokens of one block
+    decode_context_parallel_size  c  ranks that share one context
+    returns                       T  tokens
+
+    Source: vllm, v1/core/kv_cache_planning.py, _estimate_max_model_len_from_groups.
+
+    >>> tokens_of_blocks(kv_blocks=4096, block_size=16, decode_context_parallel_size=1)
+    65520
+    """
+    return at_least(kv_blocks - 1, 0) * block_size * decode_context_parallel_size

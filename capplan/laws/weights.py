@@ -1,0 +1,193 @@
+"""Weights: matrices, tables, experts, scales and what is built from them after loading."""
+
+from __future__ import annotations
+
+from capplan.units import Count, at_least, ceil_div, round_up
+
+
+def matrix_bytes(*, n_rows: Count, n_columns: Count, weight_bits: Count) -> Count:
+    """Bytes of one matrix of this rank's share.
+
+        B = ceil(r * c * b / 8)
+
+    n_rows       r  rows on this rank
+    n_columns    c  columns on this rank
+    weight_bits  b  bits per element
+    returns      B  bytes, per rank
+
+    Source: vllm, model_executor/layers/linear.py, LinearBase.create_weights.
+
+    >>> matrix_bytes(n_rows=4096, n_columns=14336, weight_bits=16)
+    117440512
+    """
+    return -(n_rows * n_columns * weight_bits // -8)
+
+
+def share_per_rank(*, size: Count, tensor_parallel_size: Count) -> Count:
+    """Elements of an extent that one rank keeps of those shared equally.
+
+        s = n // t
+
+    The engine refuses ranks that do not divide the extent before this is asked.
+
+    size                  n  elements in the whole model
+    tensor_parallel_size  t  ranks that share one layer
+    returns               s  elements, per rank
+
+    Source: vllm, distributed/utils.py, divide.
+
+    >>> share_per_rank(size=25600, tensor_parallel_size=4)
+    6400
+    """
+    return size // tensor_parallel_size
+
+
+def vocab_rows_per_rank(*, vocab: Count, vocab_padding: Count, tensor_parallel_size: Count) -> Count:
+    """Rows of the embedding or the output head that one rank keeps.
+
+        r = ceil(V / p) * p // t
+
+    The vocabulary is padded first and shared after.
+
+    vocab                 V  words of the model
+    vocab_padding         p  the engine pads the table to a multiple of this
+    tensor_parallel_size  t  ranks that share one layer
+    returns               r  rows, per rank
+
+    Source: vllm, model_executor/layers/vocab_parallel_embedding.py, pad_vocab_size.
+
+    >>> vocab_rows_per_rank(vocab=32_001, vocab_padding=64, tensor_parallel_size=2)
+    16032
+    """
+    return round_up(vocab, vocab_padding) // tensor_parallel_size
+
+
+def experts_per_rank(*, n_experts: Count, expert_parallel_size: Count) -> Count:
+    """Routed experts on the fullest rank.
+
+        e = ceil(E / w)
+
+    The first E mod w ranks keep one more than the others.
+
+    n_experts             E  routed experts of a layer
+    expert_parallel_size  w  ranks that share them whole, 1 where experts are sliced
+    returns               e  experts, per rank
+
+    Source: vllm, model_executor/layers/fused_moe/expert_map_manager.py, determine_expert_map.
+
+    >>> [experts_per_rank(n_experts=256, expert_parallel_size=w) for w in (1, 8, 72)]
+    [256, 32, 4]
+    """
+    return ceil_div(n_experts, expert_parallel_size)
+
+
+def block_scale_bytes(
+    *, n_rows: Count, n_columns: Count, block_rows: Count, block_columns: Count, scale_bits: Count
+) -> Count:
+    """Bytes of the scales of one matrix that is quantized block by block.
+
+        B = ceil(r / x) * ceil(c / y) * s / 8
+
+    n_rows         r  rows on this rank
+    n_columns      c  columns on this rank
+    block_rows     x  rows of one block
+    block_columns  y  columns of one block
+    scale_bits     s  bits per scale
+    returns        B  bytes, per rank
+
+    Source: vllm, model_executor/layers/quantization/utils/fp8_utils.py, create_fp8_scale_parameter.
+
+    >>> block_scale_bytes(n_rows=2112, n_columns=7168, block_rows=128, block_columns=128, scale_bits=32)
+    3808
+    """
+    return ceil_div(ceil_div(n_rows, block_rows) * ceil_div(n_columns, block_columns) * scale_bits, 8)
+
+
+def packed_row_scale_bytes(
+    *, n_rows: Count, n_columns: Count, block_columns: Count, scales_per_word: Count, row_alignment: Count
+) -> Count:
+    """Bytes of power-of-two scales kept one byte for each row and column block, in words of 4 bytes.
+
+        B = 4 * ceil(ceil(c / y) / q) * ceil(r / a) * a
+
+    The layout that Blackwell's matrix kernels read: a block's scale is repeated for each of its rows.
+
+    n_rows           r  rows on this rank
+    n_columns        c  columns on this rank
+    block_columns    y  columns of one block
+    scales_per_word  q  scales in one word
+    row_alignment    a  rows are padded to a multiple of this
+    returns          B  bytes, per rank
+
+    Source: vllm, model_executor/layers/quantization/utils/fp8_utils.py, transform_sf_into_required_layout.
+
+    >>> packed_row_scale_bytes(n_rows=2112, n_columns=7168, block_columns=128, scales_per_word=4, row_alignment=4)
+    118272
+    """
+    return 4 * ceil_div(ceil_div(n_columns, block_columns), scales_per_word) * round_up(n_rows, row_alignment)
+
+
+def absorbed_bytes(*, n_heads: Count, nope_dim: Count, value_dim: Count, latent_rank: Count, act_bits: Count) -> Count:
+    """Bytes of one layer's absorbed projections of latent attention.
+
+        B = h * (n + v) * l * b / 8
+
+    A quantized up projection is kept and a copy in the activations' format is made beside it;
+    an unquantized one is only viewed, and costs nothing more.
+
+    n_heads      h  heads on this rank
+    nope_dim     n  elements of a head without position
+    value_dim    v  elements of a value
+    latent_rank  l  elements of the latent vector
+    act_bits     b  bits per element of the copy
+    returns      B  bytes, per rank
+
+    Source: vllm, model_executor/layers/attention/mla_attention.py, process_weights_after_loading.
+
+    >>> absorbed_bytes(n_heads=16, nope_dim=128, value_dim=128, latent_rank=512, act_bits=16)
+    4194304
+    """
+    return -(n_heads * (nope_dim + value_dim) * latent_rank * act_bits // -8)
+
+
+def rotary_cache_bytes(*, n_positions: Count, rotary_dim: Count, cache_bits: Count) -> Count:
+    """Bytes of one table of sines and cosines.
+
+        B = p * d * b / 8
+
+    Half of the rotary elements have a sine and half a cosine, so a row is d elements.
+
+    n_positions  p  rows of the table
+    rotary_dim   d  rotated elements of a head
+    cache_bits   b  bits per element
+    returns      B  bytes, on each rank whole
+
+    Source: vllm, model_executor/layers/rotary_embedding/base.py, _compute_cos_sin_cache.
+
+    >>> rotary_cache_bytes(n_positions=131_072, rotary_dim=128, cache_bits=16)
+    33554432
+    """
+    return -(n_positions * rotary_dim * cache_bits // -8)
+
+
+def counter_buffer_bytes(
+    *, max_num_batched_tokens: Count, n_heads: Count, decode_context_parallel_size: Count, multiprocessors: Count
+) -> Count:
+    """Bytes of the counters that FlashInfer's Blackwell attention keeps, once on a rank.
+
+        B = 4 * ceil(max(T * h * c, m) / 8) * 8
+
+    max_num_batched_tokens        T  tokens of one step
+    n_heads                       h  query heads on this rank
+    decode_context_parallel_size  c  ranks that share one context
+    multiprocessors               m  of the device
+    returns                       B  bytes, per rank
+
+    Source: vllm, v1/attention/backends/flashinfer.py, _multi_ctas_kv_counter_buffer.
+
+    >>> counter_buffer_bytes(
+    ...     max_num_batched_tokens=16_384, n_heads=32, decode_context_parallel_size=1, multiprocessors=148
+    ... )
+    2097152
+    """
+    return 4 * round_up(at_least(max_num_batched_tokens * n_heads * decode_context_parallel_size, multiprocessors), 8)

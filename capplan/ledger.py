@@ -1,0 +1,317 @@
+"""The ledger of one rank: graph, laws and policy meet here, line by line in the order in which bytes are spent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from capplan.deployment import Deployment
+from capplan.engines import Engine, vllm
+from capplan.laws import activations, kv_cache, runtime, weights
+from capplan.model import Model
+from capplan.policies import vllm_gpu
+from capplan.registry import Chip, Datum
+from capplan.units import Count, Flag, at_least, at_most, both, choose
+
+LINE_NAMES = (
+    "weights",
+    "allocator_rounding",
+    "eplb",
+    "engine_state",
+    "activations",
+    "non_torch",
+    "cuda_graphs",
+    "communication",
+)
+"""Ledger lines in the order in which the bytes are spent."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Line:
+    """One line of the ledger: bytes and their band, how they are known, by which law, from which data."""
+
+    name: str
+    bytes: Count
+    low: Count
+    high: Count
+    kind: str
+    law: str
+    note: str
+    data: tuple[Datum, ...] = ()
+    parts: tuple[tuple[str, Count], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankPlan:
+    """What one distinct rank holds, and the cache that its budget gives.
+
+    `claimed_bytes` is where the engine's claim on the device ends.  By how much it falls short: `short_bytes` of
+    the lines before the cache, `lacking_bytes` of the cache for one request and the null block,
+    `over_device_bytes` of the device for the claim and what is held before it; each 0 where it does not.
+    `starts` tells whether the engine would start it at the centre of every band, `starts_at_worst` at the far
+    end, `starts_at_best` at the near end; `context_fits` whether budget and what is held before it fit the device.
+    """
+
+    stage: int
+    count: int
+    n_layers: int
+    lines: tuple[Line, ...]
+    fixed_bytes: Count
+    fixed_low_bytes: Count
+    fixed_high_bytes: Count
+    requested_bytes: Count | None
+    kv_budget_bytes: Count
+    kv_budget_low_bytes: Count
+    kv_budget_high_bytes: Count
+    claimed_bytes: Count
+    short_bytes: Count
+    lacking_bytes: Count
+    over_device_bytes: Count
+    pre_snapshot: Line
+    kv_block_bytes: Count
+    kv_blocks: Count
+    groups: tuple[vllm.Group, ...]
+    held: tuple[vllm.Held, ...]
+    starts: Flag
+    starts_at_worst: Flag
+    starts_at_best: Flag
+    context_fits: Flag
+
+    def bytes_of(self, name: str) -> Count:
+        """Bytes of one line by its name."""
+        return self.lines[LINE_NAMES.index(name)].bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Setting:
+    """Everything that a ledger is made from: what was asked, and what the engine's rules make of it."""
+
+    model: Model
+    d: Deployment
+    chip: Chip
+    engine: Engine
+    frame: vllm.Frame
+    estimates: vllm.Estimates
+    request_blocks: Count
+    seqs: Count
+    tokens: Count
+
+
+def rank_plan(s: Setting, rank: vllm.Rank) -> RankPlan:
+    """The ledger of one distinct rank and the cache that its budget gives."""
+    lines = (
+        _weights(s, rank),
+        _rounding(s, rank),
+        _nothing("eplb", "none asked", "no replicas of experts are asked for"),
+        _engine_state(s, rank),
+        _activations(s, rank),
+        _figure("non_torch", s.estimates.non_torch, "grows outside the tensor allocator while loading and profiling"),
+        _graphs(s),
+        _nothing("communication", "always 0", "communicators exist before the budget is taken"),
+    )
+    fixed: Count = 0
+    low: Count = 0
+    high: Count = 0
+    for line in lines:
+        fixed, low, high = fixed + line.bytes, low + line.low, high + line.high
+    pre = _figure(
+        "pre_snapshot",
+        s.estimates.pre_snapshot,
+        "context, communicators and the first matrix product, before the budget is taken",
+    )
+    # The policy at the centre of every band, at its far end and at its near end.
+    device = s.chip.device_bytes
+    centre = _budget(s, device.value, fixed, pre.bytes)
+    worst = _budget(s, device.low, high, pre.high)
+    best = _budget(s, device.high, low, pre.low)
+    needed = rank.block_bytes * (s.request_blocks + 1)
+    claimed = fixed + centre.cache if centre.requested is None else centre.requested
+    return RankPlan(
+        stage=rank.stage,
+        count=rank.count,
+        n_layers=rank.n_layers,
+        lines=lines,
+        fixed_bytes=fixed,
+        fixed_low_bytes=low,
+        fixed_high_bytes=high,
+        requested_bytes=centre.requested,
+        kv_budget_bytes=centre.cache,
+        kv_budget_low_bytes=worst.cache,
+        kv_budget_high_bytes=best.cache,
+        claimed_bytes=claimed,
+        short_bytes=0 if centre.requested is None else at_least(fixed - centre.requested, 0),
+        lacking_bytes=at_least(needed - centre.cache, 0),
+        over_device_bytes=at_least(claimed + pre.bytes - device.value, 0),
+        pre_snapshot=pre,
+        kv_block_bytes=rank.block_bytes,
+        kv_blocks=kv_cache.whole_blocks(budget_bytes=centre.cache, block_bytes=rank.block_bytes),
+        groups=rank.groups,
+        held=rank.held,
+        starts=both(centre.cache >= needed, centre.fits),
+        starts_at_worst=both(worst.cache >= needed, worst.fits),
+        starts_at_best=both(best.cache >= needed, best.fits),
+        context_fits=centre.fits,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """What the policy gives: what the engine claims, what the cache gets, whether it fits beside what came before."""
+
+    requested: Count | None
+    cache: Count
+    fits: Flag
+
+
+def _budget(s: Setting, device_bytes: int, fixed: Count, before: Count) -> Budget:
+    """The policy at one point of the bands: by utilization, or by a cache that was stated."""
+    stated, share = s.d.kv_cache_memory_bytes, s.d.gpu_memory_utilization
+    if stated is not None or share is None:
+        cache = 0 if stated is None else stated
+        return Budget(requested=None, cache=cache, fits=fixed + cache + before <= device_bytes)
+    requested = vllm_gpu.requested_bytes(device_bytes=device_bytes, gpu_memory_utilization=share)
+    cache = vllm_gpu.kv_budget_bytes(requested=requested, fixed=fixed)
+    return Budget(requested=requested, cache=cache, fits=requested + before <= device_bytes)
+
+
+# The lines
+
+
+def _nothing(name: str, law: str, note: str) -> Line:
+    return Line(name=name, bytes=0, low=0, high=0, kind="exact", law=law, note=note)
+
+
+def _figure(name: str, datum: Datum, note: str) -> Line:
+    return Line(
+        name=name,
+        bytes=datum.value,
+        low=datum.low,
+        high=datum.high,
+        kind=datum.kind,
+        law="a figure of the release",
+        note=note,
+        data=(datum,),
+    )
+
+
+def _weights(s: Setting, rank: vllm.Rank) -> Line:
+    """What the frame knows, and one buffer whose size follows the step."""
+    size: Count = rank.weights_bytes
+    parts: tuple[tuple[str, Count], ...] = rank.weight_lines
+    data: tuple[Datum, ...] = (s.engine.constants["vocab_padding"],)
+    if rank.counter_heads and s.chip.multiprocessors is not None:
+        counters = weights.counter_buffer_bytes(
+            max_num_batched_tokens=s.tokens,
+            n_heads=rank.counter_heads,
+            decode_context_parallel_size=s.d.decode_context_parallel_size,
+            multiprocessors=s.chip.multiprocessors.value,
+        )
+        size, parts = size + counters, (*parts, ("attention counters", counters))
+        data = (*data, s.chip.multiprocessors)
+    return Line(
+        name="weights",
+        bytes=size,
+        low=size,
+        high=size,
+        kind="exact",
+        law="every tensor on the rank, as it lies after loading",
+        note=_weights_note(s, rank),
+        data=data,
+        parts=parts,
+    )
+
+
+def _weights_note(s: Setting, rank: vllm.Rank) -> str:
+    text = f"{rank.n_layers} layers"
+    if s.model.experts is not None:
+        sliced = s.d.tensor_parallel_size * s.d.data_parallel_size > 1
+        how = " whole" if s.d.enable_expert_parallel else " sliced" if sliced else ""
+        text += f", {rank.experts} of {s.model.experts.n_experts} experts{how}"
+    return text + (", one table for words in and out" if s.model.tied else "")
+
+
+def _rounding(s: Setting, rank: vllm.Rank) -> Line:
+    size = rank.rounding_bytes
+    return Line(
+        name="allocator_rounding",
+        bytes=size,
+        low=size,
+        high=size,
+        kind="derived",
+        law="whole steps of the tensor allocator",
+        note="what the tensor allocator adds while the weights load",
+        data=(s.engine.constants["allocator_small_step_bytes"], s.engine.constants["allocator_large_step_bytes"]),
+    )
+
+
+def _engine_state(s: Setting, rank: vllm.Rank) -> Line:
+    """Sampling state on the last stage; what the experts' kernel keeps on every one."""
+    size, low, high = (0 * s.seqs,) * 3
+    parts: tuple[tuple[str, Count], ...] = ()
+    kind, note = "derived", "kept by the runner before it profiles"
+    if rank.last:
+        counts = runtime.sampling_counts_bytes(max_num_seqs=s.seqs, vocab=s.model.vocab)
+        mask = runtime.prompt_mask_bytes(max_num_seqs=s.seqs, vocab=s.model.vocab)
+        size = low = high = counts + mask
+        parts = (("output counts", counts), ("prompt mask", mask))
+    kept = vllm.workspace(s.model, s.d, s.frame, rank, s.engine)
+    if kept is not None:
+        size, low, high = size + kept.bytes, low + kept.low, high + kept.high
+        parts = (*parts, ("experts' workspaces", kept.bytes))
+        kind, note = kept.kind, f"{note}; {kept.note}"
+    law = "sampling counts, prompt mask" + (", experts' workspaces" if kept is not None else "")
+    return Line(name="engine_state", bytes=size, low=low, high=high, kind=kind, law=law, note=note, parts=parts)
+
+
+def _activations(s: Setting, rank: vllm.Rank) -> Line:
+    """The larger of the forward pass and, on the last stage, the sampler's, at three points of their bands."""
+    e = s.estimates
+    forward = activations.forward_peak_bytes(
+        max_num_batched_tokens=s.tokens, widest=e.widest, act_bits=s.frame.act_bits
+    )
+    peaks: list[Count] = []
+    parts: tuple[tuple[str, Count], ...] = (("forward pass", forward),)
+    for point in ("value", "low", "high"):
+        peak = forward * getattr(e.forward_percent, point) // 100
+        if rank.last:
+            sampler = 4 * e.sampler_buffer_words + activations.sampler_peak_bytes(
+                max_num_seqs=s.seqs,
+                max_num_batched_tokens=s.tokens,
+                vocab=s.model.vocab,
+                bytes_per_logit=getattr(e.bytes_per_logit, point),
+                hidden=s.model.hidden,
+                act_bits=s.frame.act_bits,
+            )
+            peak = activations.peak_bytes(sampler_bytes=sampler, forward_bytes=peak)
+            if point == "value":
+                parts = (("sampler pass", sampler), *parts)
+        peaks.append(peak)
+    return Line(
+        name="activations",
+        bytes=peaks[0],
+        low=peaks[1],
+        high=peaks[2],
+        kind="estimated",
+        law="the larger of the two passes",
+        note="peak of the profiling pass",
+        data=(e.bytes_per_logit, *e.forward_data) if rank.last else e.forward_data,
+        parts=parts,
+    )
+
+
+def _graphs(s: Setting) -> Line:
+    """The release's flat figure; its low end falls where few tokens are captured."""
+    if s.d.cudagraph_mode == "NONE":
+        return _nothing("cuda_graphs", "none captured", "no graphs")
+    datum, few = s.estimates.graphs, s.estimates.graphs_few_low
+    captured = vllm.captured_tokens(s.d, s.chip, s.engine)
+    low = choose(captured < s.estimates.few_tokens.value, at_most(few.value, datum.low), datum.low)
+    return Line(
+        name="cuda_graphs",
+        bytes=datum.value,
+        low=low,
+        high=datum.high,
+        kind=datum.kind,
+        law="a figure of the release",
+        note="the engine's own estimate, charged to the budget",
+        data=(datum, few),
+    )

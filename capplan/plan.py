@@ -1,0 +1,660 @@
+"""A plan: the ledger of every distinct rank, the pool of the tightest, the verdict, and what to say about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from capplan.deployment import FIELDS, NEURON, Deployment, checked
+from capplan.engines import Engine, Finding, load_engine, vllm
+from capplan.laws import kv_cache, runtime
+from capplan.ledger import LINE_NAMES, Line, RankPlan, Setting, rank_plan
+from capplan.model import Model
+from capplan.policies import vllm_gpu
+from capplan.registry import Chip, Datum, Refused, load_chip
+from capplan.units import (
+    Count,
+    Flag,
+    Share,
+    at_least,
+    at_most,
+    both,
+    choose,
+    either,
+    is_array,
+    ratio,
+    show_bytes,
+    whole_product,
+)
+
+VERDICTS = ("fits", "close", "does-not-fit", "refused")
+"""Verdicts; a plan for many gives their places in this list."""
+
+PLANS: dict[str, Callable[[Any, Deployment], Any]] = {}
+"""How engines of other rules are planned, by the rules that their files name; the roof of the package fills it."""
+
+DISPLAYS: dict[str, Callable[[Plan], str]] = {}
+"""How a plan shows itself in a notebook, by media type; the roof of the package fills it from the views."""
+
+BYTE_FIELDS = (*(f"{name}_bytes" for name in LINE_NAMES), "fixed_bytes", "kv_budget_bytes")
+"""Public names of a rank's bytes, in the order in which they are spent."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Plan:
+    """What a model, deployed this way, occupies on its tightest rank, and whether it starts.
+
+    Byte fields are of one rank, the tightest, and None where what they rest on is missing.  `verdict` is a word,
+    or for many configurations an int8 array of places in `VERDICTS`; `ranks` has each distinct rank once, the
+    tightest first.  `weights_bytes` and the other lines' bytes are there under their public names too.
+    """
+
+    model: Model
+    asked: Deployment
+    resolved: Deployment
+    chip: Chip
+    engine: Engine
+    verdict: Any
+    refused: tuple[Finding, ...]
+    assumed: tuple[Finding, ...]
+    overridden: tuple[Finding, ...]
+    data: tuple[Datum, ...]
+    frame: vllm.Frame | None = None
+    ranks: tuple[RankPlan, ...] = ()
+    tightest: RankPlan | None = None
+    kv_blocks: Count | None = None
+    kv_request_blocks: Count | None = None
+    kv_cache_tokens: Count | None = None
+    max_concurrency: Share | None = None
+    estimated_max_model_len: Count | None = None
+    in_flight_tokens: Count = 0
+    ignored_flags: tuple[str, ...] = ()
+
+    # The ledger
+
+    @property
+    def device_bytes(self) -> int:
+        """What the driver reports of the chip."""
+        return int(self.chip.device_bytes.value)
+
+    @property
+    def requested_bytes(self) -> Count | None:
+        """What the engine claims; None where the cache was stated instead."""
+        return self.tightest.requested_bytes if self.tightest else None
+
+    @property
+    def weights_bytes(self) -> Count | None:
+        """This rank's tensors after loading."""
+        return self._line("weights")
+
+    @property
+    def allocator_rounding_bytes(self) -> Count | None:
+        """What the tensor allocator adds to the weights."""
+        return self._line("allocator_rounding")
+
+    @property
+    def eplb_bytes(self) -> Count | None:
+        """Replicas of experts."""
+        return self._line("eplb")
+
+    @property
+    def engine_state_bytes(self) -> Count | None:
+        """What the runner keeps before it profiles."""
+        return self._line("engine_state")
+
+    @property
+    def activations_bytes(self) -> Count | None:
+        """Peak of the profiling pass."""
+        return self._line("activations")
+
+    @property
+    def non_torch_bytes(self) -> Count | None:
+        """Growth outside the tensor allocator."""
+        return self._line("non_torch")
+
+    @property
+    def cuda_graphs_bytes(self) -> Count | None:
+        """The engine's estimate of its graphs."""
+        return self._line("cuda_graphs")
+
+    @property
+    def communication_bytes(self) -> Count | None:
+        """Always 0: communicators exist before the budget."""
+        return self._line("communication")
+
+    @property
+    def fixed_bytes(self) -> Count | None:
+        """The lines that are charged, together."""
+        return self.tightest.fixed_bytes if self.tightest else None
+
+    @property
+    def kv_budget_bytes(self) -> Count | None:
+        """What the cache gets."""
+        return self.tightest.kv_budget_bytes if self.tightest else None
+
+    @property
+    def pre_snapshot_bytes(self) -> Count | None:
+        """What is held before the engine looks at free memory."""
+        return self.tightest.pre_snapshot.bytes if self.tightest else None
+
+    @property
+    def kv_block_bytes(self) -> Count | None:
+        """Bytes of one block of the pool."""
+        return self.tightest.kv_block_bytes if self.tightest else None
+
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """The ledger of the tightest rank."""
+        return self.tightest.lines if self.tightest else ()
+
+    @property
+    def kv_groups(self) -> tuple[vllm.Group, ...]:
+        """The groups of the tightest rank."""
+        return self.tightest.groups if self.tightest else ()
+
+    @property
+    def model_load_bytes(self) -> Count | None:
+        """Weights with the allocator's rounding: what the engine prints as taken by loading."""
+        if self.tightest is None:
+            return None
+        return self.tightest.bytes_of("weights") + self.tightest.bytes_of("allocator_rounding")
+
+    @property
+    def outside_bytes(self) -> Count | None:
+        """Bytes of the device beside what the engine claims."""
+        rank = self.tightest
+        if rank is None:
+            return None
+        return vllm_gpu.outside_bytes(device_bytes=self.device_bytes, claimed=rank.claimed_bytes)
+
+    @property
+    def request_bytes(self) -> Count:
+        """Bytes of the pool that one request of max_model_len needs at admission."""
+        return self._blocks(0 if self.kv_request_blocks is None else self.kv_request_blocks)
+
+    def unused_bytes(self, group: vllm.Group) -> Count:
+        """Bytes of every block that a group's own layers leave unfilled."""
+        return self._blocks(1) - group.block_bytes
+
+    def _line(self, name: str) -> Count | None:
+        return self.tightest.bytes_of(name) if self.tightest else None
+
+    # What a request holds
+
+    def sequence_variable_bytes(self, tokens: Count) -> Count:
+        """Bytes of the pool that a request's growing caches take at a length."""
+        return self._blocks(vllm.steady_blocks(self._groups(), self.resolved, tokens, windows=False))
+
+    def sequence_fixed_bytes(self, tokens: Count | None = None) -> Count:
+        """Bytes of the pool that a request's windows take in steady decode, at a length or at max_model_len."""
+        return self._blocks(vllm.steady_blocks(self._groups(), self.resolved, self._length(tokens), windows=True))
+
+    def sequence_admission_bytes(self, tokens: Count | None = None) -> Count:
+        """Bytes of the pool that the engine sets aside for a request's windows at admission."""
+        windows = tuple(g for g in self._groups() if g.window is not None)
+        length = self._length(tokens)
+        return self._blocks(vllm.request_blocks(windows, self.resolved, length, self.in_flight_tokens))
+
+    def sequence_bytes(self, tokens: Count) -> Count:
+        """Bytes of the pool that a request of a length holds in steady decode."""
+        return self._blocks(vllm.steady_blocks(self._groups(), self.resolved, tokens))
+
+    def requests_that_fit(self, tokens: Count) -> Count:
+        """Requests of one length whose blocks the pool holds in steady decode, beside its null block."""
+        if self.kv_blocks is None:
+            raise ValueError("a refused plan holds no requests")
+        steady = vllm.steady_blocks(self._groups(), self.resolved, tokens)
+        return kv_cache.requests_beside_null_block(kv_blocks=self.kv_blocks, request_blocks=steady)
+
+    def _groups(self) -> tuple[vllm.Group, ...]:
+        if self.frame is None:
+            raise ValueError("a refused plan holds no requests")
+        return self.frame.groups
+
+    def _length(self, tokens: Count | None) -> Count:
+        length = self.resolved.max_model_len if tokens is None else tokens
+        if length is None:
+            raise ValueError("a refused plan has no length")
+        return length
+
+    def _blocks(self, blocks: Count) -> Count:
+        block = self.kv_block_bytes
+        if block is None:
+            raise ValueError("a refused plan has no blocks")
+        return blocks * block
+
+    @property
+    def holds_load(self) -> bool | None:
+        """Whether the stated load fits at once: `requests` of `tokens`; None where no load is stated."""
+        tokens, requests = self.resolved.tokens, self.asked.requests
+        if requests is None or tokens is None or self.frame is None or is_array(self.kv_blocks):
+            return None
+        return bool(self.requests_that_fit(tokens) >= requests)
+
+    # What to say
+
+    @property
+    def sentence(self) -> str:
+        """What was asked, what there is, by how much, and what would work."""
+        return _sentence(self)
+
+    @property
+    def question(self) -> str:
+        """What was asked, in words."""
+        asked = f"{self.model.short_name} in {self.resolved.dtype} on {self.chips}"
+        length = self.resolved.max_model_len
+        return asked if length is None or is_array(length) else f"{asked}, requests up to {length:,} tokens"
+
+    @property
+    def chips(self) -> str:
+        """The chips in words, such as `4 x H100 SXM 80 GB`."""
+        n = self.asked.n_chips
+        return self.chip.title if n == 1 else f"{n} x {self.chip.title}"
+
+    @property
+    def sources(self) -> tuple[Datum, ...]:
+        """Every registry number in scope, once."""
+        seen: dict[tuple[str, str], Datum] = {}
+        lines = (*self.lines, *((self.tightest.pre_snapshot,) if self.tightest else ()))
+        for datum in (*self.data, *(d for line in lines for d in line.data)):
+            seen.setdefault((datum.file, datum.key), datum)
+        return tuple(seen.values())
+
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
+        if is_array(self.verdict):
+            return {"text/plain": f"a plan of {len(self.verdict):,} configurations: {self.question}"}
+        return {media: show(self) for media, show in DISPLAYS.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values under the public names, for JSON; one configuration at a time."""
+        return _to_dict(self)
+
+
+def plan(model: Model, asked: Deployment) -> Plan:
+    """What a model, deployed this way, occupies, and whether it fits.
+
+    model  a graph, from `load_model`
+    asked  the deployment; its numeric fields may be int64 arrays (utilization float64) of one length,
+           and the plan's byte and block fields, verdict and masks are arrays then
+
+    An engine whose file names other rules is planned by them: vLLM on Neuron answers with a `NeuronPlan`.
+
+    Raises Refused for an unknown chip or engine, or a setting of the wrong kind.
+    """
+    asked, engine = checked(asked), load_engine(asked.engine)
+    if engine.rules in PLANS:
+        other: Plan = PLANS[engine.rules](model, asked)
+        return other
+    foreign = next((name for name in NEURON if getattr(asked, name) not in (None, False)), None)
+    if foreign is not None:
+        raise Refused(
+            f"{foreign} was set, which {engine.title} does not read; leave it out, or choose engine vllm-neuron"
+        )
+    if (asked.hf_overrides or "") != model.overrides:
+        raise Refused("hf_overrides change the model: load it with the same ones, load_model(..., overrides=...)")
+    chip = load_chip(asked.chip)
+    answer: Plan = at_longest(_plan(model, asked, chip, engine), lambda d: _plan(model, d, chip, engine))
+    return answer
+
+
+def at_longest(found: Any, again: Callable[[Deployment], Any]) -> Any:
+    """A plan as it is, or where max_model_len is -1, the plan of the longest length that it holds."""
+    length = found.asked.max_model_len
+    if is_array(length) or length != -1 or found.estimated_max_model_len is None:
+        return found
+    longest = at_least(found.estimated_max_model_len, 1)
+    finding = Finding(
+        field="max_model_len",
+        asked=-1,
+        happens="the longest length that fits" if is_array(longest) else f"{longest:,}",
+        why="-1 lets the engine take the longest length that passes its start check",
+        source="vllm, v1/core/kv_cache_planning.py, _auto_fit_max_model_len",
+    )
+    fitted = again(replace(found.asked, max_model_len=longest))
+    return replace(fitted, asked=found.asked, overridden=(finding, *fitted.overridden))
+
+
+def _plan(model: Model, asked: Deployment, chip: Chip, engine: Engine) -> Plan:
+    r = vllm.resolve(model, asked, chip, engine)
+    found = Plan(
+        model=model,
+        asked=asked,
+        resolved=r.d,
+        chip=chip,
+        engine=engine,
+        verdict="refused",
+        refused=r.refused,
+        assumed=r.assumed,
+        overridden=r.overridden,
+        data=(*model.data, chip.device_bytes, *r.data),
+    )
+    d = r.d
+    length, seqs, tokens = d.max_model_len, d.max_num_seqs, d.max_num_batched_tokens
+    if any(f.mask is None for f in r.refused) or length is None or seqs is None or tokens is None:
+        return found
+    frame = vllm.frame(model, d, chip, engine)
+    in_flight = runtime.in_flight_tokens(max_num_batched_tokens=tokens, n_batches=vllm.n_batches(d))
+    need = vllm.request_blocks(frame.groups, d, length, in_flight)
+    setting = Setting(
+        model=model,
+        d=d,
+        chip=chip,
+        engine=engine,
+        frame=frame,
+        estimates=vllm.estimates(model, d, chip, engine),
+        request_blocks=need,
+        seqs=seqs,
+        tokens=tokens,
+    )
+    ranks = [rank_plan(setting, rank) for rank in frame.ranks]
+    tightest = _tightest(ranks)
+    starts = _all(rank.starts for rank in ranks)
+    worst = _all(rank.starts_at_worst for rank in ranks)
+    best = both(_all(rank.starts_at_best for rank in ranks), _all(rank.context_fits for rank in ranks))
+    code = choose(both(starts, worst), 0, choose(either(starts, best), 1, 2))
+    for finding in r.refused:
+        code = code if finding.mask is None else choose(finding.mask, 3, code)
+    blocks = tightest.kv_blocks
+    # A refused length of 0 among many needs no blocks; its figures mean nothing, and must not warn.
+    concurrency = ratio(blocks, at_least(need, 1))
+    return replace(
+        found,
+        verdict=code.astype("int8") if is_array(code) else VERDICTS[code],
+        frame=frame,
+        ranks=tuple(ranks),
+        tightest=tightest,
+        kv_blocks=blocks,
+        kv_request_blocks=need,
+        kv_cache_tokens=whole_product(concurrency, length),
+        max_concurrency=concurrency,
+        estimated_max_model_len=vllm.longest_length(frame.groups, d, blocks, in_flight),
+        in_flight_tokens=in_flight,
+    )
+
+
+def _all(flags: Iterator[Flag]) -> Flag:
+    found: Flag = True
+    for flag in flags:
+        found = both(found, flag)
+    return found
+
+
+def _tightest(ranks: list[RankPlan]) -> RankPlan:
+    """The rank with the fewest blocks, put first; of many configurations, each one's own, figure by figure."""
+    if len(ranks) == 1:
+        return ranks[0]
+    if not is_array(ranks[0].kv_blocks):
+        ranks.sort(key=lambda rank: (int(rank.kv_blocks), -int(rank.short_bytes)))
+        return ranks[0]
+    found = ranks[0]
+    for rank in ranks[1:]:
+        found = _tighter(found, rank, rank.kv_blocks < found.kv_blocks)
+    return found
+
+
+RANK_FIGURES = (
+    "fixed_bytes",
+    "fixed_low_bytes",
+    "fixed_high_bytes",
+    "kv_budget_bytes",
+    "kv_budget_low_bytes",
+    "kv_budget_high_bytes",
+    "claimed_bytes",
+    "short_bytes",
+    "lacking_bytes",
+    "over_device_bytes",
+    "kv_block_bytes",
+    "kv_blocks",
+    "starts",
+    "starts_at_worst",
+    "starts_at_best",
+    "context_fits",
+)
+
+
+def _tighter(a: RankPlan, b: RankPlan, where: Flag) -> RankPlan:
+    """b's figures where it is the tighter of the two, else a's."""
+    lines = tuple(
+        replace(
+            x, **{key: choose(where, getattr(y, key), getattr(x, key)) for key in ("bytes", "low", "high")}, parts=()
+        )
+        for x, y in zip(a.lines, b.lines, strict=True)
+    )
+    figures = {name: choose(where, getattr(b, name), getattr(a, name)) for name in RANK_FIGURES}
+    return replace(a, lines=lines, **figures)
+
+
+# Words
+
+
+def _sentence(p: Plan) -> str:
+    if is_array(p.verdict):
+        raise ValueError("a plan for many has a sentence for none; take one configuration")
+    rank = p.tightest
+    if rank is None or p.kv_request_blocks is None:
+        return f"{p.question} would be refused: {p.refused[0].why}."
+    need, budget = p.request_bytes, rank.kv_budget_bytes
+    band = ""
+    if rank.requested_bytes is not None:
+        band = f" ({show_bytes(rank.kv_budget_low_bytes)} to {show_bytes(rank.kv_budget_high_bytes)} by the estimates)"
+    there = f"{p.question}: {show_bytes(budget)} are left for the cache{band} and one request needs {show_bytes(need)}"
+    if p.verdict == "fits":
+        spare = show_bytes(budget - need - rank.kv_block_bytes)
+        return f"{there}; it starts with {spare} to spare, and {p.max_concurrency:.2f} requests of full length fit."
+    if p.verdict == "close":
+        how = (
+            "at the central figures and not at the far end"
+            if rank.starts
+            else "only if the estimates err in its favour"
+        )
+        return f"{there}; it starts {how}; {_remedy(p)}."
+    if not rank.context_fits:
+        return _outside_sentence(p, rank)
+    if rank.short_bytes or not budget:
+        biggest = max(rank.lines, key=lambda line: int(line.bytes))
+        return (
+            f"{p.question}: {show_bytes(rank.fixed_bytes)} are held before any request, {show_bytes(biggest.bytes)} "
+            f"of them {biggest.name.replace('_', ' ')}, and the budget is {show_bytes(rank.requested_bytes or 0)}, "
+            f"{show_bytes(rank.short_bytes)} too few; "
+            f'the engine says "No available memory for the cache blocks"; {_remedy(p)}.'
+        )
+    return f"{there}, {show_bytes(rank.lacking_bytes)} too few with the null block; {_remedy(p)}."
+
+
+def _outside_sentence(p: Plan, rank: RankPlan) -> str:
+    """What to say where the budget and what is held before it exceed the device."""
+    before = rank.pre_snapshot.bytes
+    if rank.requested_bytes is None:
+        total = rank.fixed_bytes + rank.kv_budget_bytes + before
+        return (
+            f"{p.question}: fixed memory, the stated cache and what is held before them come to {show_bytes(total)}, "
+            f"and the device has {show_bytes(p.device_bytes)}, {show_bytes(rank.over_device_bytes)} too few; "
+            f"{_remedy(p)}."
+        )
+    return (
+        f"{p.question}: the engine would claim {show_bytes(rank.requested_bytes)}, and with {show_bytes(before)} held "
+        f"before it only {show_bytes(p.device_bytes - before)} are free, {show_bytes(rank.over_device_bytes)} too few; "
+        f"{_remedy(p)}."
+    )
+
+
+def _remedy(p: Plan) -> str:
+    """What would work, in words."""
+    ways = [words for _, words in remedies(p)]
+    return "; or ".join(ways) or "no shorter length and no more ranks would start it; choose a larger chip"
+
+
+def remedies(p: Plan) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Changes that would make one plan start, each with the settings it changes and a phrase.
+
+    A smaller claim where the device is the limit, the longest length that starts as it is, and the next legal
+    tensor_parallel_size that starts.
+    """
+    rank = p.tightest
+    if p.verdict == "fits" or rank is None or is_array(p.verdict):
+        return
+    claim = _smaller_claim(p, rank)
+    if claim is not None:
+        yield claim
+    if rank.context_fits:
+        length = _longest(p, rank)
+        if length is not None:
+            sure = "starts as it is" if p.verdict == "does-not-fit" else "fits at every far end"
+            yield {"max_model_len": length}, f"max_model_len {length:,} {sure}"
+    for t in range(p.asked.tensor_parallel_size + 1, p.model.n_heads + 1):
+        trial = replace(p.asked, tensor_parallel_size=t)
+        wanted = replace(p.resolved, tensor_parallel_size=t, block_size=p.asked.block_size)
+        if vllm.why_not(p.model, wanted, p.chip, p.engine) is not None:
+            continue
+        found = plan(p.model, trial)
+        if found.verdict in ("fits", "close"):
+            word = "starts" if found.verdict == "fits" else "may start"
+            yield (
+                {"tensor_parallel_size": t},
+                f"tensor_parallel_size {t} {word}, with {found.max_concurrency:.2f} requests of full length",
+            )
+            return
+
+
+def _smaller_claim(p: Plan, rank: RankPlan) -> tuple[Mapping[str, Any], str] | None:
+    """The utilization, or the cache bytes, that leave room for what is held before the budget, at the far end."""
+    room = int(p.chip.device_bytes.low) - int(rank.pre_snapshot.high)
+    if rank.requested_bytes is None:
+        most = room - int(rank.fixed_high_bytes)
+        if int(rank.kv_budget_bytes) <= most or most < 1:
+            return None
+        return {"kv_cache_memory_bytes": most}, f"kv_cache_memory_bytes {most:,} leaves room for what is held before it"
+    if int(rank.requested_bytes) <= room:
+        return None
+    share = room * 100 // int(p.chip.device_bytes.low)
+    return {
+        "gpu_memory_utilization": share / 100
+    }, f"gpu_memory_utilization {share / 100:.2f} leaves room for what is held before it"
+
+
+def _longest(p: Plan, rank: RankPlan) -> int | None:
+    """The longest length that starts: as it is, or for a close plan at the far end; None where that is no change."""
+    limit = p.resolved.max_model_len
+    if p.frame is None or limit is None:
+        return None
+    budget = rank.kv_budget_low_bytes if p.verdict == "close" else rank.kv_budget_bytes
+    blocks = kv_cache.whole_blocks(budget_bytes=budget, block_bytes=rank.kv_block_bytes)
+    if p.verdict != "close" and p.kv_blocks is not None:
+        blocks = at_most(blocks, p.kv_blocks)
+    longest = int(vllm.longest_length(p.frame.groups, p.resolved, blocks, p.in_flight_tokens))
+    return longest if 0 < longest < int(limit) else None
+
+
+# The public form
+
+
+def plain(value: Any) -> Any:
+    """A value as JSON knows it: numbers of numpy become Python's."""
+    return value.item() if hasattr(value, "item") else value
+
+
+def finding_dict(f: Finding) -> dict[str, Any]:
+    """A finding under its public names."""
+    return {"field": f.field, "asked": plain(f.asked), "happens": f.happens, "why": f.why, "source": f.source}
+
+
+def datum_dict(d: Datum) -> dict[str, Any]:
+    """A registry number under its public names."""
+    names = ("key", "value", "low", "high", "method", "source", "where", "why")
+    return {"file": f"registry/{d.file}", **{name: getattr(d, name) for name in names}}
+
+
+def line_dict(line: Line) -> dict[str, Any]:
+    """A ledger line under its public names."""
+    return {
+        "name": f"{line.name}_bytes",
+        "bytes": plain(line.bytes),
+        "low": plain(line.low),
+        "high": plain(line.high),
+        "kind": line.kind,
+        "law": line.law,
+        "note": line.note,
+        "parts": [{"name": name, "bytes": plain(size)} for name, size in line.parts],
+        "data": [datum_dict(d) for d in line.data],
+    }
+
+
+def group_dict(g: vllm.Group) -> dict[str, Any]:
+    """A cache group under its public names."""
+    names = ("spec", "block_size", "page_bytes", "block_bytes")
+    found = {"layers": list(g.layers), **{name: getattr(g, name) for name in names}}
+    return found if g.window is None else {**found, "sliding_window": g.window}
+
+
+def rank_dict(r: RankPlan) -> dict[str, Any]:
+    """A distinct rank under its public names."""
+    return {
+        "stage": r.stage,
+        "count": r.count,
+        "n_layers": r.n_layers,
+        "requested_bytes": plain(r.requested_bytes),
+        **{f"{name}_bytes": plain(r.bytes_of(name)) for name in LINE_NAMES},
+        "fixed_bytes": plain(r.fixed_bytes),
+        "kv_budget_bytes": plain(r.kv_budget_bytes),
+        "kv_block_bytes": plain(r.kv_block_bytes),
+        "kv_blocks": plain(r.kv_blocks),
+        "pre_snapshot_bytes": plain(r.pre_snapshot.bytes),
+    }
+
+
+def _to_dict(p: Plan) -> dict[str, Any]:
+    if is_array(p.verdict):
+        raise ValueError("a plan for many has no public form; take one configuration")
+    head: dict[str, Any] = {
+        "model": p.model.name,
+        "engine": p.engine.name,
+        "chip": p.chip.name,
+        "verdict": p.verdict,
+        "sentence": p.sentence,
+        "refused": [finding_dict(f) for f in p.refused],
+        "assumed": [finding_dict(f) for f in p.assumed],
+        "overridden": [finding_dict(f) for f in p.overridden],
+        "ignored": {"flags": list(p.ignored_flags), "config": list(p.model.ignored)},
+        "resolved": {name: plain(getattr(p.resolved, name)) for name in FIELDS if name not in NEURON},
+        "device_bytes": p.device_bytes,
+        "device_low_bytes": p.chip.device_bytes.low,
+        "device_high_bytes": p.chip.device_bytes.high,
+    }
+    rank, tokens = p.tightest, p.resolved.tokens
+    if rank is None or tokens is None:
+        return head
+    return {
+        **head,
+        "requested_bytes": plain(p.requested_bytes),
+        **{name: plain(getattr(p, name)) for name in BYTE_FIELDS},
+        "model_load_bytes": plain(p.model_load_bytes),
+        "fixed_low_bytes": plain(rank.fixed_low_bytes),
+        "fixed_high_bytes": plain(rank.fixed_high_bytes),
+        "kv_budget_low_bytes": plain(rank.kv_budget_low_bytes),
+        "kv_budget_high_bytes": plain(rank.kv_budget_high_bytes),
+        "pre_snapshot_bytes": plain(p.pre_snapshot_bytes),
+        "outside_bytes": plain(p.outside_bytes),
+        "kv_groups": [group_dict(g) for g in p.kv_groups],
+        "kv_block_bytes": plain(p.kv_block_bytes),
+        "kv_blocks": plain(p.kv_blocks),
+        "kv_request_blocks": plain(p.kv_request_blocks),
+        "kv_cache_tokens": plain(p.kv_cache_tokens),
+        "max_concurrency": plain(p.max_concurrency),
+        "estimated_max_model_len": plain(p.estimated_max_model_len),
+        "tokens": plain(tokens),
+        "sequence_variable_bytes": plain(p.sequence_variable_bytes(tokens)),
+        "sequence_fixed_bytes": plain(p.sequence_fixed_bytes(tokens)),
+        "sequence_admission_bytes": plain(p.sequence_admission_bytes(tokens)),
+        "requests_that_fit": plain(p.requests_that_fit(tokens)),
+        "holds_load": p.holds_load,
+        "lines": [line_dict(line) for line in (*rank.lines, rank.pre_snapshot)],
+        "ranks": [rank_dict(r) for r in p.ranks],
+        "sources": [datum_dict(d) for d in p.sources],
+    }
+
+
+def refusal_dict(sentence: str, setting: str = "") -> dict[str, Any]:
+    """The public form of a refusal that comes before there is a plan."""
+    finding = {"field": setting, "asked": None, "happens": "refused", "why": sentence, "source": "capplan"}
+    return {"verdict": "refused", "sentence": sentence, "refused": [finding]}

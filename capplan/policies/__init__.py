@@ -1,0 +1,1 @@
+"""How each engine divides a device's memory."""

@@ -1,0 +1,1 @@
+"""Views: a plan as text, tables, pictures and controls; they compute nothing but GiB from bytes."""
