@@ -1,4 +1,4 @@
-"""Run every benchmark: python -m benchmarks [import | cli | plan | laws | neuron | page]."""
+"""Run every benchmark: python -m benchmarks [import | cli | plan | pool | laws | neuron | engine | page]."""
 
 import sys
 
@@ -8,8 +8,10 @@ SETS = {
     "import": measure.imports,
     "cli": measure.command_line,
     "plan": measure.plans,
+    "pool": measure.pool,
     "laws": measure.laws,
     "neuron": neuron.budgets,
+    "engine": measure.engine_answers,
     "page": page.latency,
 }
 

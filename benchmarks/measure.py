@@ -1,15 +1,20 @@
 """Imports, the command line, plans and laws against references in the same run."""
 
+import json
 import subprocess
 import sys
 import timeit
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
 from capplan import Deployment, load_model, plan
-from capplan.laws import activations, kv_cache, runtime, weights
+from capplan.deployment import from_mapping
+from capplan.engines.vllm import estimates, hold, rules
+from capplan.engines.vllm.pool import Cache, Spec, grouped
+from capplan.laws import activations, buffers, kv_cache, recurrent, runtime, weights
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,70 @@ def plans() -> Iterator[Row]:
     yield Row("a plan of 40,960 lengths at once, beside one plan", many, one, "")
 
 
+STATED = ("deepseek-v4.1-flash", Deployment(chip="h200", speculative_method="dspark", num_speculative_tokens=5))
+KERNEL = ("deepseek-ai/DeepSeek-V3", Deployment(engine="blis-kernel", chip="h200", tensor_parallel_size=8))
+
+
+def hundred_layers() -> tuple[Cache, ...]:
+    """Caches of a model of 100 layers: a window in each, every fourth with a compressed cache, an index and a ring."""
+    window = Spec(spec="window", kind="sliding", block_size=32, page_bytes=19_008, window=128, latent=True)
+    kept = Spec(spec="full", kind="full", block_size=64, page_bytes=37_440, latent=True)
+    index = Spec(spec="full", kind="full", block_size=64, page_bytes=8640, latent=True, name="index")
+    ring = Spec(spec="ring", kind="ring", block_size=64, page_bytes=32_768, pages=1)
+    found = []
+    for layer in range(100):
+        own = (window, kept, index, ring) if layer % 4 == 0 else (window,)
+        found += [Cache(layer=layer, spec=spec) for spec in own]
+    return tuple(found)
+
+
+def pool() -> Iterator[Row]:
+    caches = hundred_layers()
+    reference = best(lambda: dict.fromkeys(NAMES, 0), number=300)
+    took = best(lambda: grouped(caches, packed=True), number=100)
+    yield Row("grouping of 100 layers, beside a dict of 100 names", took, reference, "under 1 ms")
+    for what, (name, asked), aim in (
+        ("stated caches", STATED, "under 500 us"),
+        ("the kernel's laws", KERNEL, "under 500 us"),
+    ):
+        model = load_model(name)
+        plan(model, asked)
+        took = best(lambda m=model, a=asked: plan(m, a), number=300)
+        yield Row(f"warm plan, {what}, beside a dict of 100 names", took, reference, aim)
+
+
+ANSWERS = Path(__file__).parent.parent / "tests" / "data" / "vllm-0.33.0-registry.json"
+
+
+def engine_answers() -> Iterator[Row]:
+    """Every deployment of which the engine's own answer is kept, models loaded once: fresh plans, and warm ones."""
+    known = json.loads(ANSWERS.read_text())
+    asked = []
+    for case in known["cases"]:
+        settings = dict(case["settings"])
+        overrides = known["overrides"].get(settings.pop("hf_overrides", ""))
+        model = load_model(case["model"], overrides=overrides)
+        values = {"chip": case["chip"], **settings, "hf_overrides": overrides, "kv_cache_memory_bytes": 40_000_000_000}
+        asked.append((model, from_mapping(values)))
+
+    def forget() -> None:
+        for cache in (hold._frame, rules.discrete_finding, sys.modules[estimates.__module__]._estimates):
+            cache.cache_clear()
+
+    def all_plans() -> None:
+        for model, deployment in asked:
+            plan(model, deployment)
+
+    def fresh() -> None:
+        forget()
+        all_plans()
+
+    yield Row(f"{len(asked)} plans, nothing remembered", best(fresh, repeat=5), 0.0, "under 700 ms")
+    all_plans()
+    warm = [best(lambda m=m, d=d: plan(m, d), number=20, repeat=3) for m, d in asked]
+    yield Row("the slowest of them, warm", max(warm), 0.0, "under 1 ms")
+
+
 MILLION = np.arange(1, 1_000_001)
 
 
@@ -134,6 +203,33 @@ def laws() -> Iterator[Row]:
             "sampling_counts_bytes",
             lambda: runtime.sampling_counts_bytes(max_num_seqs=n, vocab=151_936),
             lambda: 4 * n * 151_936,
+        ),
+        (
+            "charged_tokens",
+            lambda: kv_cache.charged_tokens(context_tokens=n, decode_context_parallel_size=8, block_size=16),
+            lambda: -((-(n // -8)) // -16) * 16,
+        ),
+        (
+            "window_decode_blocks",
+            lambda: kv_cache.window_decode_blocks(window=n, num_speculative_tokens=5, block_size=32),
+            lambda: -((n + 5) // -32) + 1,
+        ),
+        (
+            "buffers_peak_bytes",
+            lambda: activations.buffers_peak_bytes(
+                half_buffers=20, max_num_batched_tokens=n, width=7168, act_bits=16, least_bytes=73_400_320
+            ),
+            lambda: np.maximum(20 * n * 7168 * 16 // 16, 73_400_320),
+        ),
+        (
+            "every_state_pages",
+            lambda: recurrent.every_state_pages(context_tokens=n, block_size=16, num_speculative_tokens=1),
+            lambda: -(n // -16) + 1,
+        ),
+        (
+            "choices_bytes",
+            lambda: buffers.choices_bytes(max_num_batched_tokens=n, choices=512),
+            lambda: 4 * n * 512,
         ),
     ]
     for name, law, bare in pairs:

@@ -17,6 +17,7 @@ from capplan.engines import load_engine
 from capplan.hub import known_models, load_model
 from capplan.plan import Plan, plan, refusal_dict
 from capplan.registry import Refused, RegistryError, load_chip, names
+from capplan.views.explain import weights_text
 from capplan.views.text import chips_text, models_text, plan_text
 
 EXIT = {"fits": 0, "does-not-fit": 1, "refused": 2, "close": 3}
@@ -102,8 +103,10 @@ def question(words: Iterable[str]) -> tuple[str, Deployment, tuple[str, ...]]:
     """
     listed = list(words)
     engine = load_engine(_engine_of(listed))
-    parsed = parse_flags(listed, no_effect=engine.no_effect, switches=engine.switches, not_planned=engine.not_planned)
-    if parsed.model is None and engine.rules == "vllm":
+    # The kernel has no command line of its own: what vLLM's takes is taken.
+    flags = engine if engine.no_effect else load_engine(DEFAULT_ENGINE)
+    parsed = parse_flags(listed, no_effect=flags.no_effect, switches=flags.switches, not_planned=flags.not_planned)
+    if parsed.model is None and engine.rules != "vllm_neuron":
         raise Refused(
             "no model is named; write capplan plan MODEL, with a registry name, a folder or the path of a config.json"
         )
@@ -183,6 +186,23 @@ def neuron_command(words: tuple[str, ...]) -> None:
     from capplan.neuron_cli import neuron
 
     neuron.main(args=list(words), prog_name="capplan neuron")
+
+
+@main.group("explain")
+def explain_group() -> None:
+    """Unfold a figure of a plan down to what it is made of."""
+
+
+@explain_group.command("weights", context_settings=PASS_ON)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="MODEL [ENGINE FLAGS]")
+def explain_weights(words: tuple[str, ...]) -> None:
+    """The weights of each distinct rank, down to classes of tensors with shape, split and width."""
+    try:
+        answer = _asked(words)
+    except (Refused, RegistryError) as error:
+        _stop(str(error))
+    click.echo(weights_text(answer), nl=False)
+    sys.exit(EXIT["refused"] if answer.verdict == "refused" else 0)
 
 
 @main.command("models")

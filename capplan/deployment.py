@@ -18,13 +18,19 @@ SHORT_FLAGS = {
     "-tp": "tensor_parallel_size",
     "-pp": "pipeline_parallel_size",
     "-dp": "data_parallel_size",
+    "-pcp": "prefill_context_parallel_size",
     "-dcp": "decode_context_parallel_size",
     "-ep": "enable_expert_parallel",
     "-q": "quantization",
 }
 """vLLM's own short forms."""
 
-SYNONYMS = {"kv_cache_memory": "kv_cache_memory_bytes", "device_memory_utilization": "gpu_memory_utilization"}
+SYNONYMS = {
+    "kv_cache_memory": "kv_cache_memory_bytes",
+    "device_memory_utilization": "gpu_memory_utilization",
+    "spec_method": "speculative_method",
+    "spec_tokens": "num_speculative_tokens",
+}
 """Other words that the engine takes for the same setting."""
 
 USAGE_CONTEXTS = ("openai-api-server", "llm-class")
@@ -36,8 +42,8 @@ class Deployment:
     """A model on chips, as the operator states it; None means that nothing was said.
 
     Every field has the engine's own flag name but these of capplan: `engine`, `chip`, `usage_context`,
-    and the load to answer for, `tokens` of `requests` at once.  Lengths, sequences, batched tokens,
-    utilization and cache bytes may be arrays of one length: a plan then answers for all of them.
+    `gpus_per_node`, `pool_role`, and the load to answer for, `tokens` of `requests` at once.  Lengths, sequences,
+    batched tokens, utilization, blocks and cache bytes may be arrays of one length: a plan then answers for all.
     """
 
     engine: str = DEFAULT_ENGINE
@@ -46,8 +52,20 @@ class Deployment:
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
+    prefill_context_parallel_size: int = 1
     decode_context_parallel_size: int = 1
+    dcp_kv_cache_interleave_size: int | None = None
+    dcp_comm_backend: str | None = None
+    dcp_replicate_queries: bool = False
+    data_parallel_size_local: int | None = None
+    nnodes: int | None = None
+    gpus_per_node: int | None = None
+    pool_role: str | None = None
     enable_expert_parallel: bool = False
+    enable_eplb: bool = False
+    num_redundant_experts: int | None = None
+    speculative_method: str | None = None
+    num_speculative_tokens: int | None = None
     dtype: str | None = None
     quantization: str | None = None
     kv_cache_dtype: str | None = None
@@ -57,11 +75,14 @@ class Deployment:
     max_num_batched_tokens: Count | None = None
     gpu_memory_utilization: Share | None = None
     kv_cache_memory_bytes: Count | None = None
+    num_gpu_blocks_override: Count | None = None
     enforce_eager: bool = False
     cudagraph_mode: str | None = None
     max_cudagraph_capture_size: int | None = None
     enable_prefix_caching: bool | None = None
+    mamba_cache_mode: str | None = None
     disable_hybrid_kv_cache_manager: bool = False
+    language_model_only: bool = False
     async_scheduling: bool | None = None
     performance_mode: str | None = None
     hf_overrides: str | None = None
@@ -83,13 +104,13 @@ class Deployment:
     local_workers: int | None = None
     weights_bytes: Count | None = None
     bytes_per_block: int | None = None
-    num_gpu_blocks_override: int | None = None
     draft_model: str | None = None
 
     @property
     def n_chips(self) -> int:
-        """Chips that the deployment takes in all."""
-        return self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+        """Chips that the deployment takes in all; ranks that share a context for decoding are among them."""
+        ranks = self.tensor_parallel_size * self.pipeline_parallel_size * self.data_parallel_size
+        return ranks * max(1, self.prefill_context_parallel_size)
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -116,24 +137,31 @@ NEURON = (
     "local_workers",
     "weights_bytes",
     "bytes_per_block",
-    "num_gpu_blocks_override",
     "draft_model",
 )
 """Settings that only vLLM on Neuron has."""
 
-NO_FLAG = ("engine", "chip", "usage_context", "tokens", "requests", *NEURON[:-2], "draft_model")
+NO_FLAG = ("engine", "chip", "usage_context", "gpus_per_node", "pool_role", "tokens", "requests", *NEURON)
 """Settings that the engine has no flag for: capplan's own, and Neuron's variables."""
 
 COUNTS = (
     "tensor_parallel_size",
     "pipeline_parallel_size",
     "data_parallel_size",
+    "prefill_context_parallel_size",
     "decode_context_parallel_size",
+    "dcp_kv_cache_interleave_size",
+    "data_parallel_size_local",
+    "nnodes",
+    "gpus_per_node",
+    "num_redundant_experts",
+    "num_speculative_tokens",
     "block_size",
     "max_model_len",
     "max_num_seqs",
     "max_num_batched_tokens",
     "kv_cache_memory_bytes",
+    "num_gpu_blocks_override",
     "max_cudagraph_capture_size",
     "tokens",
     "requests",
@@ -145,13 +173,15 @@ COUNTS = (
     "local_workers",
     "weights_bytes",
     "bytes_per_block",
-    "num_gpu_blocks_override",
 )
 FLAGS = (
     "enable_expert_parallel",
+    "enable_eplb",
+    "dcp_replicate_queries",
     "enforce_eager",
     "enable_prefix_caching",
     "disable_hybrid_kv_cache_manager",
+    "language_model_only",
     "async_scheduling",
     "cpu_compile",
     "cpu_mode",
@@ -162,6 +192,7 @@ NUMERIC = (
     "max_num_batched_tokens",
     "gpu_memory_utilization",
     "kv_cache_memory_bytes",
+    "num_gpu_blocks_override",
     "tokens",
     "requests",
     "reserved_headroom_gib",

@@ -5,12 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from capplan.deployment import Deployment
-from capplan.engines import Engine, vllm
+from capplan.engines import Engine, blis, vllm
+from capplan.engines.line import Line
+from capplan.engines.vllm.stated import own_buffers
 from capplan.laws import activations, kv_cache, runtime, weights
 from capplan.model import Model
 from capplan.policies import vllm_gpu
 from capplan.registry import Chip, Datum
-from capplan.units import Count, Flag, at_least, at_most, both, choose
+from capplan.units import Count, Flag, at_least, at_most, both, choose, is_array
+
+__all__ = ["LINES", "LINE_NAMES", "Line", "RankPlan", "Setting", "rank_plan"]
 
 LINE_NAMES = (
     "weights",
@@ -23,21 +27,6 @@ LINE_NAMES = (
     "communication",
 )
 """Ledger lines in the order in which the bytes are spent."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Line:
-    """One line of the ledger: bytes and their band, how they are known, by which law, from which data."""
-
-    name: str
-    bytes: Count
-    low: Count
-    high: Count
-    kind: str
-    law: str
-    note: str
-    data: tuple[Datum, ...] = ()
-    parts: tuple[tuple[str, Count], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +65,15 @@ class RankPlan:
     starts_at_best: Flag
     context_fits: Flag
 
+    def by_line(self) -> tuple[tuple[str, int, tuple[vllm.Held, ...]], ...]:
+        """The weights' sub-lines in order: name, bytes, and the classes of tensors in it."""
+        found = []
+        for line in dict.fromkeys((*vllm.WEIGHT_LINES, *(h.line for h in self.held))):
+            held = tuple(h for h in self.held if h.line == line)
+            if held:
+                found.append((line, sum(h.bytes for h in held), held))
+        return tuple(found)
+
     def bytes_of(self, name: str) -> Count:
         """Bytes of one line by its name."""
         return self.lines[LINE_NAMES.index(name)].bytes
@@ -90,34 +88,51 @@ class Setting:
     chip: Chip
     engine: Engine
     frame: vllm.Frame
-    estimates: vllm.Estimates
     request_blocks: Count
     seqs: Count
     tokens: Count
 
 
-def rank_plan(s: Setting, rank: vllm.Rank) -> RankPlan:
-    """The ledger of one distinct rank and the cache that its budget gives."""
+def vllm_lines(s: Setting, rank: vllm.Rank | None) -> tuple[tuple[Line, ...], Line]:
+    """vLLM's ledger of one rank, and what is held before its budget; without a rank, of unknown weights."""
+    e = vllm.estimates(s.model, s.d, s.chip, s.engine)
+    note = "context, communicators and the first matrix product, before the budget is taken"
+    pre = _figure("pre_snapshot", e.pre_snapshot, note)
+    known = (
+        _figure("non_torch", e.non_torch, "grows outside the tensor allocator while loading and profiling"),
+        _graphs(s, e),
+        _nothing("communication", "always 0", "communicators exist before the budget is taken"),
+    )
+    if rank is None:
+        return (_activations(s, None, e), *known), pre
     lines = (
         _weights(s, rank),
         _rounding(s, rank),
-        _nothing("eplb", "none asked", "no replicas of experts are asked for"),
+        _replicas(s, rank),
         _engine_state(s, rank),
-        _activations(s, rank),
-        _figure("non_torch", s.estimates.non_torch, "grows outside the tensor allocator while loading and profiling"),
-        _graphs(s),
-        _nothing("communication", "always 0", "communicators exist before the budget is taken"),
+        _activations(s, rank, e),
+        *known,
     )
+    return lines, pre
+
+
+def blis_lines(s: Setting, rank: vllm.Rank | None) -> tuple[tuple[Line, ...], Line]:
+    """The kernel's ledger of one rank, and what is held before its budget; without a rank, of unknown weights."""
+    return blis.ledger(s.model, s.d, s.chip, s.engine, rank, s.seqs, s.tokens)
+
+
+LINES = {"vllm": vllm_lines, "blis": blis_lines}
+"""Who writes the lines of a rank, by the rules that an engine's file names."""
+
+
+def rank_plan(s: Setting, rank: vllm.Rank) -> RankPlan:
+    """The ledger of one distinct rank and the cache that its budget gives."""
+    lines, pre = LINES[s.engine.rules](s, rank)
     fixed: Count = 0
     low: Count = 0
     high: Count = 0
     for line in lines:
         fixed, low, high = fixed + line.bytes, low + line.low, high + line.high
-    pre = _figure(
-        "pre_snapshot",
-        s.estimates.pre_snapshot,
-        "context, communicators and the first matrix product, before the budget is taken",
-    )
     # The policy at the centre of every band, at its far end and at its near end.
     device = s.chip.device_bytes
     centre = _budget(s, device.value, fixed, pre.bytes)
@@ -125,6 +140,8 @@ def rank_plan(s: Setting, rank: vllm.Rank) -> RankPlan:
     best = _budget(s, device.high, low, pre.low)
     needed = rank.block_bytes * (s.request_blocks + 1)
     claimed = fixed + centre.cache if centre.requested is None else centre.requested
+    blocks = kv_cache.whole_blocks(budget_bytes=centre.cache, block_bytes=rank.block_bytes)
+    override = s.d.num_gpu_blocks_override
     return RankPlan(
         stage=rank.stage,
         count=rank.count,
@@ -143,9 +160,9 @@ def rank_plan(s: Setting, rank: vllm.Rank) -> RankPlan:
         over_device_bytes=at_least(claimed + pre.bytes - device.value, 0),
         pre_snapshot=pre,
         kv_block_bytes=rank.block_bytes,
-        kv_blocks=kv_cache.whole_blocks(budget_bytes=centre.cache, block_bytes=rank.block_bytes),
+        kv_blocks=blocks if override is None else override + 0 * blocks,
         groups=rank.groups,
-        held=rank.held,
+        held=_held(s, rank),
         starts=both(centre.cache >= needed, centre.fits),
         starts_at_worst=both(worst.cache >= needed, worst.fits),
         starts_at_best=both(best.cache >= needed, best.fits),
@@ -198,13 +215,11 @@ def _weights(s: Setting, rank: vllm.Rank) -> Line:
     size: Count = rank.weights_bytes
     parts: tuple[tuple[str, Count], ...] = rank.weight_lines
     data: tuple[Datum, ...] = (s.engine.constants["vocab_padding"],)
-    if rank.counter_heads and s.chip.multiprocessors is not None:
-        counters = weights.counter_buffer_bytes(
-            max_num_batched_tokens=s.tokens,
-            n_heads=rank.counter_heads,
-            decode_context_parallel_size=s.d.decode_context_parallel_size,
-            multiprocessors=s.chip.multiprocessors.value,
-        )
+    for buffer in rank.step_buffers:
+        own = buffer.count * buffer.bytes_each(tokens=s.tokens, seqs=s.seqs)
+        size, parts = size + own, (*parts, (buffer.name, own))
+    counters = _counters(s, rank)
+    if counters is not None and s.chip.multiprocessors is not None:
         size, parts = size + counters, (*parts, ("attention counters", counters))
         data = (*data, s.chip.multiprocessors)
     return Line(
@@ -220,6 +235,40 @@ def _weights(s: Setting, rank: vllm.Rank) -> Line:
     )
 
 
+def _held(s: Setting, rank: vllm.Rank) -> tuple[vllm.Held, ...]:
+    """Every class of tensors on the rank, of one configuration with those whose size follows the step."""
+    if is_array(s.tokens) or is_array(s.seqs):
+        return rank.held
+    counters = _counters(s, rank)
+    sizes = [(b.name, b.bits, b.count, b.bytes_each(tokens=s.tokens, seqs=s.seqs)) for b in rank.step_buffers]
+    sizes += [] if counters is None else [("attention counters", 8, 1, counters)]
+    own = tuple(
+        vllm.Held(
+            name=name,
+            line="step buffers",
+            shape=(int(size) * 8 // bits,),
+            bits=bits,
+            count=count,
+            bytes_each=int(size),
+            split="whole",
+        )
+        for name, bits, count, size in sizes
+    )
+    return (*rank.held, *own)
+
+
+def _counters(s: Setting, rank: vllm.Rank) -> Count | None:
+    """The counters that some attention kernels keep, None where there are none."""
+    if not rank.counter_heads or s.chip.multiprocessors is None:
+        return None
+    return weights.counter_buffer_bytes(
+        max_num_batched_tokens=s.tokens,
+        n_heads=rank.counter_heads,
+        decode_context_parallel_size=s.d.decode_context_parallel_size,
+        multiprocessors=s.chip.multiprocessors.value,
+    )
+
+
 def _weights_note(s: Setting, rank: vllm.Rank) -> str:
     text = f"{rank.n_layers} layers"
     if s.model.experts is not None:
@@ -229,8 +278,23 @@ def _weights_note(s: Setting, rank: vllm.Rank) -> str:
     return text + (", one table for words in and out" if s.model.tied else "")
 
 
+def _replicas(s: Setting, rank: vllm.Rank) -> Line:
+    """What replicas of experts add to the rank: each as large as its own experts are."""
+    size = rank.replica_bytes
+    if not size:
+        return _nothing("eplb", "none asked", "no replicas of experts are asked for")
+    note = f"{s.d.num_redundant_experts} replicas in each layer, shared equally"
+    return Line(name="eplb", bytes=size, low=size, high=size, kind="exact", law="replicas of experts", note=note)
+
+
 def _rounding(s: Setting, rank: vllm.Rank) -> Line:
-    size = rank.rounding_bytes
+    size: Count = rank.rounding_bytes
+    counters = _counters(s, rank)
+    if counters is not None:
+        size = size + vllm.allocated(s.engine, counters) - counters
+    for buffer in rank.step_buffers:
+        one = buffer.bytes_each(tokens=s.tokens, seqs=s.seqs)
+        size = size + buffer.count * (vllm.allocated(s.engine, one) - one)
     return Line(
         name="allocator_rounding",
         bytes=size,
@@ -262,9 +326,12 @@ def _engine_state(s: Setting, rank: vllm.Rank) -> Line:
     return Line(name="engine_state", bytes=size, low=low, high=high, kind=kind, law=law, note=note, parts=parts)
 
 
-def _activations(s: Setting, rank: vllm.Rank) -> Line:
-    """The larger of the forward pass and, on the last stage, the sampler's, at three points of their bands."""
-    e = s.estimates
+def _activations(s: Setting, rank: vllm.Rank | None, e: vllm.Estimates) -> Line:
+    """The larger of the forward pass and, on the last stage, the sampler's, at three points of their bands.
+
+    A model's own buffers are made before the passes and lie beside the larger.
+    """
+    last = rank is None or rank.last
     forward = activations.forward_peak_bytes(
         max_num_batched_tokens=s.tokens, widest=e.widest, act_bits=s.frame.act_bits
     )
@@ -272,7 +339,7 @@ def _activations(s: Setting, rank: vllm.Rank) -> Line:
     parts: tuple[tuple[str, Count], ...] = (("forward pass", forward),)
     for point in ("value", "low", "high"):
         peak = forward * getattr(e.forward_percent, point) // 100
-        if rank.last:
+        if last:
             sampler = 4 * e.sampler_buffer_words + activations.sampler_peak_bytes(
                 max_num_seqs=s.seqs,
                 max_num_batched_tokens=s.tokens,
@@ -285,6 +352,9 @@ def _activations(s: Setting, rank: vllm.Rank) -> Line:
             if point == "value":
                 parts = (("sampler pass", sampler), *parts)
         peaks.append(peak)
+    for name, size in own_buffers(s.model, s.d, s.chip, s.engine, s.tokens):
+        peaks = [activations.with_own_buffers_bytes(pass_bytes=peak, own_bytes=size) for peak in peaks]
+        parts = (*parts, (name, size))
     return Line(
         name="activations",
         bytes=peaks[0],
@@ -293,18 +363,18 @@ def _activations(s: Setting, rank: vllm.Rank) -> Line:
         kind="estimated",
         law="the larger of the two passes",
         note="peak of the profiling pass",
-        data=(e.bytes_per_logit, *e.forward_data) if rank.last else e.forward_data,
+        data=(e.bytes_per_logit, *e.forward_data) if last else e.forward_data,
         parts=parts,
     )
 
 
-def _graphs(s: Setting) -> Line:
+def _graphs(s: Setting, e: vllm.Estimates) -> Line:
     """The release's flat figure; its low end falls where few tokens are captured."""
     if s.d.cudagraph_mode == "NONE":
         return _nothing("cuda_graphs", "none captured", "no graphs")
-    datum, few = s.estimates.graphs, s.estimates.graphs_few_low
-    captured = vllm.captured_tokens(s.d, s.chip, s.engine)
-    low = choose(captured < s.estimates.few_tokens.value, at_most(few.value, datum.low), datum.low)
+    datum, few = e.graphs, e.graphs_few_low
+    captured = vllm.captured_tokens(s.d, s.chip, s.engine, own=vllm.own_capture_limit(s.model))
+    low = choose(captured < e.few_tokens.value, at_most(few.value, datum.low), datum.low)
     return Line(
         name="cuda_graphs",
         bytes=datum.value,

@@ -448,12 +448,13 @@ def _missing(field: str, why: str) -> Finding:
 
 
 def _overridden_blocks(d: Deployment, computed: Count) -> Finding:
-    shown = "another number" if is_array(computed) else f"{computed:,}"
+    said = "another number of" if is_array(d.num_gpu_blocks_override) else f"{d.num_gpu_blocks_override:,}"
+    given = "another number" if is_array(computed) else f"{computed:,}"
     return Finding(
         field="num_gpu_blocks_override",
         asked=d.num_gpu_blocks_override,
-        happens=f"{d.num_gpu_blocks_override:,} blocks",
-        why=f"stated, and taken in place of the {shown} that the budget gives",
+        happens=f"{said} blocks",
+        why=f"stated, and taken in place of the {given} that the budget gives",
         source="vllm, config/cache.py, CacheConfig.num_gpu_blocks_override",
     )
 
@@ -880,6 +881,20 @@ UNUSED = (
     "async_scheduling",
     "performance_mode",
     "hf_overrides",
+    "prefill_context_parallel_size",
+    "dcp_kv_cache_interleave_size",
+    "dcp_comm_backend",
+    "dcp_replicate_queries",
+    "data_parallel_size_local",
+    "nnodes",
+    "gpus_per_node",
+    "pool_role",
+    "enable_eplb",
+    "num_redundant_experts",
+    "speculative_method",
+    "num_speculative_tokens",
+    "mamba_cache_mode",
+    "language_model_only",
 )
 """Settings that a resolved deployment of this engine does not list."""
 

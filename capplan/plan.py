@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from capplan.deployment import FIELDS, NEURON, Deployment, checked
-from capplan.engines import Engine, Finding, load_engine, vllm
+from capplan.engines import Engine, Finding, blis, load_engine, vllm
+from capplan.engines.vllm.stated import own_pages_finding
 from capplan.laws import kv_cache, runtime
-from capplan.ledger import LINE_NAMES, Line, RankPlan, Setting, rank_plan
+from capplan.ledger import LINE_NAMES, LINES, Line, RankPlan, Setting, rank_plan
 from capplan.model import Model
 from capplan.policies import vllm_gpu
 from capplan.registry import Chip, Datum, Refused, load_chip
@@ -20,11 +21,13 @@ from capplan.units import (
     at_least,
     at_most,
     both,
+    ceil_div,
     choose,
     either,
     is_array,
     ratio,
     show_bytes,
+    some,
     whole_product,
 )
 
@@ -41,6 +44,26 @@ BYTE_FIELDS = (*(f"{name}_bytes" for name in LINE_NAMES), "fixed_bytes", "kv_bud
 """Public names of a rank's bytes, in the order in which they are spent."""
 
 
+MOST_TOKENS = 1 << 36
+"""Lengths from here on are refused where many are asked at once: int64 would not hold their bytes."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PoolBlock:
+    """One block of the pool as a group fills it: each page, what they leave empty, and how many a request holds.
+
+    steady     blocks of a request in steady decode at full length
+    admission  blocks that the engine sets aside for it at admission
+    """
+
+    group: vllm.Group
+    pages: tuple[vllm.Member, ...]
+    block_bytes: int
+    wasted_bytes: int
+    steady: Count
+    admission: Count
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Plan:
     """What a model, deployed this way, occupies on its tightest rank, and whether it starts.
@@ -48,6 +71,7 @@ class Plan:
     Byte fields are of one rank, the tightest, and None where what they rest on is missing.  `verdict` is a word,
     or for many configurations an int8 array of places in `VERDICTS`; `ranks` has each distinct rank once, the
     tightest first.  `weights_bytes` and the other lines' bytes are there under their public names too.
+    Where the weights are unknown there is no rank: `known_lines` has the lines that do not rest on them.
     """
 
     model: Model
@@ -70,6 +94,8 @@ class Plan:
     estimated_max_model_len: Count | None = None
     in_flight_tokens: Count = 0
     ignored_flags: tuple[str, ...] = ()
+    known_lines: tuple[Line, ...] = ()
+    known_pre_snapshot: Line | None = None
 
     # The ledger
 
@@ -136,22 +162,27 @@ class Plan:
     @property
     def pre_snapshot_bytes(self) -> Count | None:
         """What is held before the engine looks at free memory."""
-        return self.tightest.pre_snapshot.bytes if self.tightest else None
+        line = self.tightest.pre_snapshot if self.tightest else self.known_pre_snapshot
+        return line.bytes if line is not None else None
 
     @property
     def kv_block_bytes(self) -> Count | None:
         """Bytes of one block of the pool."""
-        return self.tightest.kv_block_bytes if self.tightest else None
+        if self.tightest is None:
+            return self.frame.block_bytes if self.frame is not None else None
+        return self.tightest.kv_block_bytes
 
     @property
     def lines(self) -> tuple[Line, ...]:
         """The ledger of the tightest rank."""
-        return self.tightest.lines if self.tightest else ()
+        return self.tightest.lines if self.tightest else self.known_lines
 
     @property
     def kv_groups(self) -> tuple[vllm.Group, ...]:
         """The groups of the tightest rank."""
-        return self.tightest.groups if self.tightest else ()
+        if self.tightest is None:
+            return self.frame.groups if self.frame is not None else ()
+        return self.tightest.groups
 
     @property
     def model_load_bytes(self) -> Count | None:
@@ -171,46 +202,105 @@ class Plan:
     @property
     def request_bytes(self) -> Count:
         """Bytes of the pool that one request of max_model_len needs at admission."""
-        return self._blocks(0 if self.kv_request_blocks is None else self.kv_request_blocks)
+        return (0 if self.kv_request_blocks is None else self.kv_request_blocks) * self._block()
 
     def unused_bytes(self, group: vllm.Group) -> Count:
         """Bytes of every block that a group's own layers leave unfilled."""
-        return self._blocks(1) - group.block_bytes
+        return self._block() - group.block_bytes
 
     def _line(self, name: str) -> Count | None:
-        return self.tightest.bytes_of(name) if self.tightest else None
+        return next((line.bytes for line in self.lines if line.name == name), None)
 
     # What a request holds
 
     def sequence_variable_bytes(self, tokens: Count) -> Count:
-        """Bytes of the pool that a request's growing caches take at a length."""
-        return self._blocks(vllm.steady_blocks(self._groups(), self.resolved, tokens, windows=False))
+        """Bytes that a request's growing caches take at a length."""
+        frame, d = self._frame(), self.resolved
+        tokens = self._counted(tokens)
+        if frame.token_half_bits is not None:
+            divides = all(g.divides for g in frame.groups if not g.bounded and not g.extra_pages)
+            charged = kv_cache.charged_tokens(
+                context_tokens=tokens,
+                decode_context_parallel_size=d.decode_context_parallel_size if divides else 1,
+                block_size=frame.block_size,
+            )
+            kept = kv_cache.sequence_bytes(charged=charged, half_bits=frame.token_half_bits)
+            states = tuple(g for g in frame.groups if g.kind == vllm.RECURRENT and not g.bounded)
+            return kept + self._held((g, vllm.decoding(g, d, tokens)) for g in states)
+        growing = (g for g in frame.groups if not g.bounded)
+        return self._held((g, vllm.decoding(g, d, tokens)) for g in growing) + 0 * tokens
 
     def sequence_fixed_bytes(self, tokens: Count | None = None) -> Count:
-        """Bytes of the pool that a request's windows take in steady decode, at a length or at max_model_len."""
-        return self._blocks(vllm.steady_blocks(self._groups(), self.resolved, self._length(tokens), windows=True))
+        """Bytes that a request's windows, rings and states take in steady decode, at a length or at any."""
+        frame, d = self._frame(), self.resolved
+        at = None if tokens is None else self._counted(tokens)
+        bounded = (g for g in frame.groups if g.bounded)
+        return self._held((g, vllm.decoding(g, d, at)) for g in bounded)
 
     def sequence_admission_bytes(self, tokens: Count | None = None) -> Count:
-        """Bytes of the pool that the engine sets aside for a request's windows at admission."""
-        windows = tuple(g for g in self._groups() if g.window is not None)
-        length = self._length(tokens)
-        return self._blocks(vllm.request_blocks(windows, self.resolved, length, self.in_flight_tokens))
+        """Bytes that the engine sets aside for a request's windows, rings and states at admission."""
+        length, d = self._length(tokens), self.resolved
+        bounded = (g for g in self._groups() if g.bounded)
+        return self._held((g, vllm.admitted(g, d, length, self.in_flight_tokens)) for g in bounded)
 
     def sequence_bytes(self, tokens: Count) -> Count:
-        """Bytes of the pool that a request of a length holds in steady decode."""
-        return self._blocks(vllm.steady_blocks(self._groups(), self.resolved, tokens))
+        """Bytes that a request of a length holds in steady decode."""
+        return self.sequence_variable_bytes(tokens) + self.sequence_fixed_bytes(tokens)
+
+    def sequence_own_bytes(self, tokens: Count) -> Count:
+        """Bytes of a request's own pages in steady decode: what it would hold if whole blocks wasted nothing."""
+        total: Count = 0
+        for g in self._groups():
+            total = total + vllm.decoding(g, self.resolved, self._counted(tokens)) * g.block_bytes
+        return total
+
+    @property
+    def evidence(self) -> dict[str, int]:
+        """How many registry numbers are in scope, and how many of them were obtained in each way."""
+        found = {"numbers": 0}
+        for datum in self.sources:
+            found["numbers"] += 1
+            found[datum.method] = found.get(datum.method, 0) + 1
+        return found
+
+    @property
+    def states_caches(self) -> bool:
+        """Whether caches are sized by what is stated of them, so that a bounded one holds the same at any length."""
+        return self.engine.rules == "blis" or self.model.caches is not None
+
+    def pool_blocks(self) -> tuple[PoolBlock, ...]:
+        """One block of each group: the pages that share it, and what they leave of it empty."""
+        return _pool_blocks(self)
 
     def requests_that_fit(self, tokens: Count) -> Count:
         """Requests of one length whose blocks the pool holds in steady decode, beside its null block."""
         if self.kv_blocks is None:
             raise ValueError("a refused plan holds no requests")
-        steady = vllm.steady_blocks(self._groups(), self.resolved, tokens)
+        tokens = self._counted(tokens)
+        if self._frame().shared:
+            steady = vllm.steady_blocks(self._groups(), self.resolved, tokens)
+        else:
+            steady = ceil_div(self.sequence_bytes(tokens), self._block())
         return kv_cache.requests_beside_null_block(kv_blocks=self.kv_blocks, request_blocks=steady)
 
-    def _groups(self) -> tuple[vllm.Group, ...]:
+    def _frame(self) -> vllm.Frame:
         if self.frame is None:
             raise ValueError("a refused plan holds no requests")
-        return self.frame.groups
+        return self.frame
+
+    def _groups(self) -> tuple[vllm.Group, ...]:
+        return self._frame().groups
+
+    def _counted(self, tokens: Count) -> Count:
+        """Tokens of a request: none where fewer are asked, and many at once only where int64 holds their bytes.
+
+        Raises Refused for lengths that would wrap.
+        """
+        if is_array(tokens) and some(tokens >= MOST_TOKENS):
+            raise Refused(
+                f"tokens has lengths of {MOST_TOKENS:,} and more, whose bytes int64 does not hold; ask for less"
+            )
+        return at_least(tokens, 0)
 
     def _length(self, tokens: Count | None) -> Count:
         length = self.resolved.max_model_len if tokens is None else tokens
@@ -218,17 +308,25 @@ class Plan:
             raise ValueError("a refused plan has no length")
         return length
 
-    def _blocks(self, blocks: Count) -> Count:
+    def _block(self) -> Count:
         block = self.kv_block_bytes
         if block is None:
             raise ValueError("a refused plan has no blocks")
-        return blocks * block
+        return block
+
+    def _held(self, held: Iterable[tuple[vllm.Group, Count]]) -> Count:
+        """Bytes of some blocks of some groups: of the pool's, or of each group's own where none is shared."""
+        shared, block = self._frame().shared, self._block()
+        total: Count = 0
+        for group, blocks in held:
+            total = total + blocks * (block if shared else group.block_bytes)
+        return total
 
     @property
     def holds_load(self) -> bool | None:
         """Whether the stated load fits at once: `requests` of `tokens`; None where no load is stated."""
         tokens, requests = self.resolved.tokens, self.asked.requests
-        if requests is None or tokens is None or self.frame is None or is_array(self.kv_blocks):
+        if requests is None or tokens is None or self.kv_blocks is None or is_array(self.kv_blocks):
             return None
         return bool(self.requests_that_fit(tokens) >= requests)
 
@@ -256,7 +354,8 @@ class Plan:
     def sources(self) -> tuple[Datum, ...]:
         """Every registry number in scope, once."""
         seen: dict[tuple[str, str], Datum] = {}
-        lines = (*self.lines, *((self.tightest.pre_snapshot,) if self.tightest else ()))
+        pre = self.tightest.pre_snapshot if self.tightest else self.known_pre_snapshot
+        lines = (*self.lines, *((pre,) if pre is not None else ()))
         for datum in (*self.data, *(d for line in lines for d in line.data)):
             seen.setdefault((datum.file, datum.key), datum)
         return tuple(seen.values())
@@ -286,14 +385,14 @@ def plan(model: Model, asked: Deployment) -> Plan:
     if engine.rules in PLANS:
         other: Plan = PLANS[engine.rules](model, asked)
         return other
-    foreign = next((name for name in NEURON if getattr(asked, name) not in (None, False)), None)
+    foreign = next((n for n in NEURON if getattr(asked, n) is not None and getattr(asked, n) is not False), None)
     if foreign is not None:
         raise Refused(
             f"{foreign} was set, which {engine.title} does not read; leave it out, or choose engine vllm-neuron"
         )
     if (asked.hf_overrides or "") != model.overrides:
         raise Refused("hf_overrides change the model: load it with the same ones, load_model(..., overrides=...)")
-    chip = load_chip(asked.chip)
+    chip = RULES[engine.rules].device(load_chip(asked.chip))
     answer: Plan = at_longest(_plan(model, asked, chip, engine), lambda d: _plan(model, d, chip, engine))
     return answer
 
@@ -315,8 +414,26 @@ def at_longest(found: Any, again: Callable[[Deployment], Any]) -> Any:
     return replace(fitted, asked=found.asked, overridden=(finding, *fitted.overridden))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """What a plan on GPUs asks of an engine's module."""
+
+    device: Callable[[Chip], Chip]
+    resolve: Callable[[Model, Deployment, Chip, Engine], vllm.Resolved]
+    frame: Callable[[Model, Deployment, Chip, Engine], vllm.Frame]
+    why_not: Callable[[Model, Deployment, Chip, Engine], str | None]
+
+
+RULES = {
+    "vllm": Rules(device=lambda chip: chip, resolve=vllm.resolve, frame=vllm.frame, why_not=vllm.why_not),
+    "blis": Rules(device=blis.as_the_catalog_has_it, resolve=blis.resolve, frame=blis.frame, why_not=blis.why_not),
+}
+"""The modules that an engine's file may name for its rules on GPUs."""
+
+
 def _plan(model: Model, asked: Deployment, chip: Chip, engine: Engine) -> Plan:
-    r = vllm.resolve(model, asked, chip, engine)
+    rules = RULES[engine.rules]
+    r = rules.resolve(model, asked, chip, engine)
     found = Plan(
         model=model,
         asked=asked,
@@ -331,22 +448,26 @@ def _plan(model: Model, asked: Deployment, chip: Chip, engine: Engine) -> Plan:
     )
     d = r.d
     length, seqs, tokens = d.max_model_len, d.max_num_seqs, d.max_num_batched_tokens
-    if any(f.mask is None for f in r.refused) or length is None or seqs is None or tokens is None:
+    if any(f.mask is None and f.stops for f in r.refused) or length is None or seqs is None or tokens is None:
         return found
-    frame = vllm.frame(model, d, chip, engine)
+    frame = rules.frame(model, d, chip, engine)
+    if frame.why_not_shared:
+        found = replace(found, assumed=(*found.assumed, own_pages_finding(frame.why_not_shared)))
     in_flight = runtime.in_flight_tokens(max_num_batched_tokens=tokens, n_batches=vllm.n_batches(d))
-    need = vllm.request_blocks(frame.groups, d, length, in_flight)
+    found = replace(found, frame=frame, in_flight_tokens=in_flight)
+    need = _request_blocks(found, length)
     setting = Setting(
         model=model,
         d=d,
         chip=chip,
         engine=engine,
         frame=frame,
-        estimates=vllm.estimates(model, d, chip, engine),
         request_blocks=need,
         seqs=seqs,
         tokens=tokens,
     )
+    if not frame.ranks:
+        return _caches_only(found, setting)
     ranks = [rank_plan(setting, rank) for rank in frame.ranks]
     tightest = _tightest(ranks)
     starts = _all(rank.starts for rank in ranks)
@@ -354,23 +475,87 @@ def _plan(model: Model, asked: Deployment, chip: Chip, engine: Engine) -> Plan:
     best = both(_all(rank.starts_at_best for rank in ranks), _all(rank.context_fits for rank in ranks))
     code = choose(both(starts, worst), 0, choose(either(starts, best), 1, 2))
     for finding in r.refused:
-        code = code if finding.mask is None else choose(finding.mask, 3, code)
-    blocks = tightest.kv_blocks
+        code = choose(True if finding.mask is None else finding.mask, 3, code)
+    found = replace(
+        found,
+        verdict=code.astype("int8") if is_array(code) else VERDICTS[code],
+        ranks=tuple(ranks),
+        tightest=tightest,
+    )
+    return _with_capacity(found, tightest.kv_blocks, need)
+
+
+def _request_blocks(p: Plan, length: Count) -> Count:
+    """Blocks of one request at admission; where caches share no pool, its bytes in blocks of the growing ones."""
+    frame = p.frame
+    if frame is None or frame.shared:
+        return vllm.request_blocks(() if frame is None else frame.groups, p.resolved, length, p.in_flight_tokens)
+    return ceil_div(p.sequence_variable_bytes(length) + p.sequence_admission_bytes(length), frame.block_bytes)
+
+
+def _with_capacity(p: Plan, blocks: Count, need: Count) -> Plan:
+    """A plan with what a pool of some blocks holds, as the engine prints it."""
+    length, frame = p.resolved.max_model_len, p.frame
+    if length is None or frame is None:
+        raise ValueError("capacity needs a length and a pool")
     # A refused length of 0 among many needs no blocks; its figures mean nothing, and must not warn.
     concurrency = ratio(blocks, at_least(need, 1))
     return replace(
-        found,
-        verdict=code.astype("int8") if is_array(code) else VERDICTS[code],
-        frame=frame,
-        ranks=tuple(ranks),
-        tightest=tightest,
+        p,
         kv_blocks=blocks,
         kv_request_blocks=need,
         kv_cache_tokens=whole_product(concurrency, length),
         max_concurrency=concurrency,
-        estimated_max_model_len=vllm.longest_length(frame.groups, d, blocks, in_flight),
-        in_flight_tokens=in_flight,
+        estimated_max_model_len=_longest_length(p, blocks),
     )
+
+
+def _longest_length(p: Plan, blocks: Count) -> Count:
+    """The longest length that a pool of some blocks takes beside its null block."""
+    frame = p._frame()
+    if frame.shared or (len(frame.groups) == 1 and not frame.groups[0].bounded):
+        return vllm.longest_length(frame.groups, p.resolved, blocks, p.in_flight_tokens)
+    return vllm.longest_of(p.resolved, blocks, lambda length: _request_blocks(p, length))
+
+
+def _caches_only(p: Plan, s: Setting) -> Plan:
+    """A plan of a model whose weights are unknown: its caches, its buffers, and a pool only where one is stated."""
+    lines, pre = LINES[s.engine.rules](s, None)
+    why = (
+        f"the weights of {p.model.short_name} are unknown: its file states facts and caches and no shapes of them, so "
+        "no budget follows; num_gpu_blocks_override or kv_cache_memory_bytes would size the pool"
+    )
+    finding = Finding(
+        field="model", asked=p.model.name, happens="refused", why=why, source="registry, the model's file", stops=False
+    )
+    p = replace(p, refused=(*p.refused, finding), known_lines=lines, known_pre_snapshot=pre)
+    stated, override = s.d.kv_cache_memory_bytes, s.d.num_gpu_blocks_override
+    blocks = override
+    if blocks is None and stated is not None:
+        blocks = kv_cache.whole_blocks(budget_bytes=stated, block_bytes=p._block())
+    return (
+        replace(p, kv_request_blocks=s.request_blocks)
+        if blocks is None
+        else _with_capacity(p, blocks, s.request_blocks)
+    )
+
+
+def _pool_blocks(p: Plan) -> tuple[PoolBlock, ...]:
+    frame, length, d = p._frame(), p._length(None), p.resolved
+    found = []
+    for g in frame.groups:
+        block = int(p._block()) if frame.shared else g.block_bytes
+        found.append(
+            PoolBlock(
+                group=g,
+                pages=g.caches(),
+                block_bytes=block,
+                wasted_bytes=block - g.block_bytes,
+                steady=vllm.decoding(g, d, length),
+                admission=vllm.admitted(g, d, length, p.in_flight_tokens),
+            )
+        )
+    return tuple(found)
 
 
 def _all(flags: Iterator[Flag]) -> Flag:
@@ -432,7 +617,7 @@ def _sentence(p: Plan) -> str:
     if is_array(p.verdict):
         raise ValueError("a plan for many has a sentence for none; take one configuration")
     rank = p.tightest
-    if rank is None or p.kv_request_blocks is None:
+    if p.verdict == "refused" or rank is None or p.kv_request_blocks is None:
         return f"{p.question} would be refused: {p.refused[0].why}."
     need, budget = p.request_bytes, rank.kv_budget_bytes
     band = ""
@@ -505,7 +690,7 @@ def remedies(p: Plan) -> Iterator[tuple[Mapping[str, Any], str]]:
     for t in range(p.asked.tensor_parallel_size + 1, p.model.n_heads + 1):
         trial = replace(p.asked, tensor_parallel_size=t)
         wanted = replace(p.resolved, tensor_parallel_size=t, block_size=p.asked.block_size)
-        if vllm.why_not(p.model, wanted, p.chip, p.engine) is not None:
+        if RULES[p.engine.rules].why_not(p.model, wanted, p.chip, p.engine) is not None:
             continue
         found = plan(p.model, trial)
         if found.verdict in ("fits", "close"):
@@ -542,7 +727,7 @@ def _longest(p: Plan, rank: RankPlan) -> int | None:
     blocks = kv_cache.whole_blocks(budget_bytes=budget, block_bytes=rank.kv_block_bytes)
     if p.verdict != "close" and p.kv_blocks is not None:
         blocks = at_most(blocks, p.kv_blocks)
-    longest = int(vllm.longest_length(p.frame.groups, p.resolved, blocks, p.in_flight_tokens))
+    longest = int(_longest_length(p, blocks))
     return longest if 0 < longest < int(limit) else None
 
 
@@ -583,8 +768,16 @@ def line_dict(line: Line) -> dict[str, Any]:
 def group_dict(g: vllm.Group) -> dict[str, Any]:
     """A cache group under its public names."""
     names = ("spec", "block_size", "page_bytes", "block_bytes")
-    found = {"layers": list(g.layers), **{name: getattr(g, name) for name in names}}
-    return found if g.window is None else {**found, "sliding_window": g.window}
+    found: dict[str, Any] = {"layers": list(g.layers), **{name: getattr(g, name) for name in names}}
+    if g.window is not None:
+        found["sliding_window"] = g.window
+    if g.pages is not None:
+        found["request_pages"] = g.pages
+    if g.members:
+        found["members"] = [
+            {"layer": m.layer, "name": m.name, "spec": m.spec, "page_bytes": m.page_bytes} for m in g.members
+        ]
+    return found
 
 
 def rank_dict(r: RankPlan) -> dict[str, Any]:
@@ -622,19 +815,23 @@ def _to_dict(p: Plan) -> dict[str, Any]:
         "device_high_bytes": p.chip.device_bytes.high,
     }
     rank, tokens = p.tightest, p.resolved.tokens
-    if rank is None or tokens is None:
+    if p.frame is None or tokens is None:
         return head
-    return {
-        **head,
+    ledger: dict[str, Any] = {
         "requested_bytes": plain(p.requested_bytes),
         **{name: plain(getattr(p, name)) for name in BYTE_FIELDS},
         "model_load_bytes": plain(p.model_load_bytes),
-        "fixed_low_bytes": plain(rank.fixed_low_bytes),
-        "fixed_high_bytes": plain(rank.fixed_high_bytes),
-        "kv_budget_low_bytes": plain(rank.kv_budget_low_bytes),
-        "kv_budget_high_bytes": plain(rank.kv_budget_high_bytes),
+        "fixed_low_bytes": plain(rank.fixed_low_bytes) if rank else None,
+        "fixed_high_bytes": plain(rank.fixed_high_bytes) if rank else None,
+        "kv_budget_low_bytes": plain(rank.kv_budget_low_bytes) if rank else None,
+        "kv_budget_high_bytes": plain(rank.kv_budget_high_bytes) if rank else None,
         "pre_snapshot_bytes": plain(p.pre_snapshot_bytes),
         "outside_bytes": plain(p.outside_bytes),
+    }
+    pre = rank.pre_snapshot if rank else p.known_pre_snapshot
+    return {
+        **head,
+        **ledger,
         "kv_groups": [group_dict(g) for g in p.kv_groups],
         "kv_block_bytes": plain(p.kv_block_bytes),
         "kv_blocks": plain(p.kv_blocks),
@@ -644,12 +841,14 @@ def _to_dict(p: Plan) -> dict[str, Any]:
         "estimated_max_model_len": plain(p.estimated_max_model_len),
         "tokens": plain(tokens),
         "sequence_variable_bytes": plain(p.sequence_variable_bytes(tokens)),
-        "sequence_fixed_bytes": plain(p.sequence_fixed_bytes(tokens)),
-        "sequence_admission_bytes": plain(p.sequence_admission_bytes(tokens)),
-        "requests_that_fit": plain(p.requests_that_fit(tokens)),
+        "sequence_fixed_bytes": plain(p.sequence_fixed_bytes(None if p.states_caches else tokens)),
+        "sequence_admission_bytes": plain(p.sequence_admission_bytes()),
+        "sequence_own_bytes": plain(p.sequence_own_bytes(tokens)),
+        "requests_that_fit": None if p.kv_blocks is None else plain(p.requests_that_fit(tokens)),
         "holds_load": p.holds_load,
-        "lines": [line_dict(line) for line in (*rank.lines, rank.pre_snapshot)],
+        "lines": [line_dict(line) for line in (*p.lines, *((pre,) if pre is not None else ()))],
         "ranks": [rank_dict(r) for r in p.ranks],
+        "evidence": p.evidence,
         "sources": [datum_dict(d) for d in p.sources],
     }
 

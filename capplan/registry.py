@@ -94,7 +94,8 @@ class Table:
 
     def fail(self, key: str, says: str) -> RegistryError:
         """The error for a key of this table."""
-        return RegistryError(f"registry/{self.file}: {self._name(key)} {says}")
+        file = self.file if self.file.startswith("/") else f"registry/{self.file}"
+        return RegistryError(f"{file}: {self._name(key)} {says}")
 
     def __contains__(self, key: str) -> bool:
         return key in self._data
@@ -306,6 +307,18 @@ class Chip:
     catalog_bytes: Datum
     multiprocessors: Datum | None
     aliases: tuple[str, ...]
+
+    @property
+    def generation(self) -> str:
+        """The generation whose kernels it runs, such as sm90: from 9.0 on all parts of a major number are one.
+
+        >>> load_chip("b300").generation, load_chip("l4").generation
+        ('sm100', 'sm89')
+        """
+        if self.capability is None:
+            return "none"
+        major, minor = self.capability
+        return f"sm{major}0" if major >= 9 else f"sm{major}{minor}"
 
     @property
     def nominal(self) -> bool:

@@ -214,7 +214,7 @@ def test_what_cannot_be_read_is_one_sentence_on_stderr(line, words):
         ("--max-cudagraph-capture-size -1", "max_cudagraph_capture_size is -1"),
         ("--tokens -1", "-1 tokens"),
         ("--requests -1", "-1 requests"),
-        ("--num-gpu-blocks-override 100", "num_gpu_blocks_override"),
+        ("--num-gpu-blocks-override 0", "num_gpu_blocks_override is 0"),
         ("--dtype int8", "dtype is 'int8'"),
         ("--kv-cache-dtype int4", "kv_cache_dtype is 'int4'"),
         ("--quantization awq", "quantization awq was asked"),

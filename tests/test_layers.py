@@ -13,7 +13,8 @@ PACKAGE = ROOT / "capplan"
 LAYERS = [
     {"units"},
     {"registry"},
-    {"model", "hub"},
+    {"shapes"},
+    {"caches", "model", "hub"},
     {"environment"},
     {"deployment"},
     {"address"},

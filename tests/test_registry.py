@@ -11,6 +11,7 @@ from capplan.engines import load_engine
 from capplan.engines.vllm_neuron.hardware import load_instance, load_neuron_chip
 from capplan.hub import known_models, load_model
 from capplan.model import architectures, load_family
+from capplan.model.parts import load_part
 from capplan.registry import KINDS, METHODS, Refused, RegistryError, Table, closest, load_chip, names, sources
 from capplan.units import GIB
 
@@ -24,6 +25,7 @@ LOADERS = {
     "instances": load_instance,
     "models": load_model,
     "neuron": load_neuron_chip,
+    "parts": load_part,
 }
 
 
@@ -318,14 +320,10 @@ def test_a_broken_model_file_names_file_key_and_what_is_allowed(shelf, change, t
         (
             "head_dims = [64",
             'head_dims = ["64"',
-            "backends[2].head_dims is ['64', 128, 256, 512]; it must be a list of",
+            "backends[8].head_dims is ['64', 128, 256, 512]; it must be a list of",
         ),
         ('workspace = "padded"', 'workspace = "some"', "experts_kernels[0].workspace is 'some'; it must be one of two"),
-        (
-            'linear = "grid"',
-            'linear = "rows"',
-            "scale_layouts[0].linear is 'rows'; it must be one of grid, packed-rows",
-        ),
+        ('of = "linear"', 'of = "rows"', "layouts[0].of is 'rows'; it must be one of"),
         ("[flags]", "[flags]\nmore = 1", "flags.more is not a key that capplan knows here"),
         ("low = 6", "low = 60", "estimates.bytes_per_logit.low 60, value 14 and high 18 must not fall"),
     ],
@@ -430,7 +428,7 @@ def test_the_registry_has_models_and_each_builds_a_graph():
     models = known_models()
     assert len(models) >= 21
     assert [model.name for model in models] == list(names("models"))
-    assert all(model.tensors and model.attention and model.n_parameters for model in models)
+    assert all((model.tensors and model.n_parameters) or model.caches for model in models)
 
 
 @pytest.mark.parametrize(

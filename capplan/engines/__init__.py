@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from capplan.registry import Datum, Refused, Table, closest, names, open_table
+from capplan.registry import Datum, Refused, RegistryError, Table, closest, names, open_table
+from capplan.shapes import Formula, formula
 from capplan.units import Flag
 
 
@@ -21,6 +23,7 @@ class Finding:
     why      the reason
     source   where that is known from
     mask     for which of many configurations it holds; None for a single one
+    stops    whether nothing can be computed beside it; what only the engine would stop at leaves the figures
     """
 
     field: str
@@ -29,6 +32,7 @@ class Finding:
     why: str
     source: str
     mask: Flag | None = None
+    stops: bool = True
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +76,10 @@ class Backend:
     head_dim_most: int
     nope_dims: tuple[int, ...]
     counter_buffer: bool
+    attention: tuple[str, ...]
+    sinks: str
+    values: str
+    heads_most: int
     assumed: str | None
     where: str
 
@@ -90,17 +98,32 @@ class ExpertsKernel:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScaleLayout:
-    """How the block scales of fp8 matrices lie after loading."""
+class Laid:
+    """One tensor of a format: its extents as formulas, its bits (None for the activations'), and how many there are."""
 
+    name: str
+    line: str
+    shape: tuple[Formula, ...]
+    bits: int | None
+    copies: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """How matrices of a format lie after loading: on which chips, when, and what lies beside the elements."""
+
+    format: str
+    of: str
     capabilities: tuple[str, ...]
-    linear: str
-    experts: str
+    zero: Formula | None
+    weight: Laid
+    more: tuple[Laid, ...]
+    kernel: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Engine:
-    """One release: its defaults, constants, estimates, and the module whose rules it names."""
+    """One release: its defaults, constants, estimates, the module whose rules it names, and what that reads itself."""
 
     name: str
     title: str
@@ -111,14 +134,15 @@ class Engine:
     batch_defaults: tuple[BatchDefaults, ...]
     backends: tuple[Backend, ...]
     experts_kernels: tuple[ExpertsKernel, ...]
-    scale_layouts: tuple[ScaleLayout, ...]
+    layouts: tuple[Layout, ...]
     latent_dims: tuple[tuple[int, ...], ...]
     no_effect: tuple[str, ...]
     switches: tuple[str, ...]
     not_planned: tuple[str, ...]
+    own: Mapping[str, Any]
 
 
-RULES = ("vllm", "vllm_neuron")
+RULES = ("vllm", "vllm_neuron", "blis")
 """Modules of rules that an engine's file may name."""
 
 
@@ -134,8 +158,17 @@ def capability_matches(wanted: tuple[str, ...], capability: tuple[int, int] | No
     return f"{major}.x" in wanted or f"{major}.{minor}" in wanted
 
 
-def _data(table: Table | None) -> dict[str, Datum]:
-    return {key: table.datum(key) for key in table} if table is not None else {}
+class Figures(dict[str, Datum]):
+    """Numbers of an engine's file by name; one that is missing stops whatever needs it."""
+
+    def __init__(self, table: Table | None, path: str, file: str) -> None:
+        super().__init__({key: table.datum(key) for key in table} if table is not None else {})
+        self.path, self.file = path, file
+
+    def __missing__(self, key: str) -> Datum:
+        raise RegistryError(
+            f"registry/{self.file}: {self.path}.{key} is missing; a plan needs it, and takes nothing in its place"
+        )
 
 
 def _ints(table: Table, key: str) -> tuple[int, ...]:
@@ -143,6 +176,45 @@ def _ints(table: Table, key: str) -> tuple[int, ...]:
     if not all(isinstance(v, int) and not isinstance(v, bool) for v in value):
         raise table.fail(key, f"is {value!r}; it must be a list of whole numbers")
     return tuple(value)
+
+
+PLACES = ("linear", "experts", "experts-up", "experts-down", "experts-up-bias", "experts-down-bias")
+"""What a layout may be of: matrices of layers, both matrices of experts, or one of them and its bias."""
+
+
+def _laid(text: str, file: str) -> Laid:
+    """One tensor out of `name(line): n x extents @ bits`."""
+    name, _, rest = text.rpartition(":")
+    name, _, line = name.partition("(")
+    shape, at, bits = rest.partition("@")
+    copies, times, extents = shape.partition(" x ")
+    if not at or (bits.strip() != "a" and not bits.strip().isdigit()) or (times and not copies.strip().isdigit()):
+        raise RegistryError(f"registry/{file}: {text!r} must be extents @ bits")
+    tree = ast.parse(f"({extents if times else shape},)", mode="eval").body
+    parts = tree.elts if isinstance(tree, ast.Tuple) else [tree]
+    return Laid(
+        name=name.strip(),
+        line=line.strip(" )") or "scales",
+        shape=tuple(formula(ast.unparse(part), file) for part in parts),
+        bits=None if bits.strip() == "a" else int(bits),
+        copies=int(copies) if times else 1,
+    )
+
+
+def _layout(row: Table) -> Layout:
+    zero = row.text("zero", None)
+    found = Layout(
+        format=row.text("format"),
+        of=row.word("of", PLACES),
+        capabilities=row.words("capabilities"),
+        zero=formula(zero, row.file) if zero is not None else None,
+        weight=_laid(row.text("weight"), row.file),
+        more=tuple(_laid(text, row.file) for text in row.words("more", ())),
+        kernel=row.text("kernel"),
+    )
+    row.text("where")
+    row.done()
+    return found
 
 
 @lru_cache(maxsize=16)
@@ -197,6 +269,10 @@ def load_engine(name: str) -> Engine:
                 head_dim_most=row.count("head_dim_most", 1 << 16),
                 nope_dims=_ints(row, "nope_dims"),
                 counter_buffer=row.flag("counter_buffer", False),
+                attention=row.words("attention", ("",)),
+                sinks=row.word("sinks", ("none", "kept", "copied"), "none"),
+                values=row.word("values", ("as-keys", "other"), "as-keys"),
+                heads_most=row.count("heads_most", 1 << 16),
                 assumed=row.text("assumed", None),
                 where=row.text("where"),
             )
@@ -216,17 +292,7 @@ def load_engine(name: str) -> Engine:
             )
         )
         row.done()
-    layouts = []
-    for row in table.tables("scale_layouts", []):
-        ways = ("grid", "packed-rows")
-        layouts.append(
-            ScaleLayout(
-                capabilities=row.words("capabilities"),
-                linear=row.word("linear", ways),
-                experts=row.word("experts", ways),
-            )
-        )
-        row.done()
+    layouts = tuple(_layout(row) for row in table.tables("layouts", []))
     latent = table.table("latent_dims", None)
     dims = tuple(map(tuple, latent.get("allowed", list, "a list of lists of three whole numbers"))) if latent else ()
     flags = table.table("flags", None)
@@ -238,17 +304,18 @@ def load_engine(name: str) -> Engine:
         name=name,
         title=table.text("title"),
         rules=table.word("rules", RULES),
-        defaults=_data(table.table("defaults")),
-        constants=_data(table.table("constants")),
-        estimates=_data(table.table("estimates")),
+        defaults=Figures(table.table("defaults"), "defaults", table.file),
+        constants=Figures(table.table("constants"), "constants", table.file),
+        estimates=Figures(table.table("estimates"), "estimates", table.file),
         batch_defaults=tuple(batches),
         backends=tuple(backends),
         experts_kernels=tuple(kernels),
-        scale_layouts=tuple(layouts),
+        layouts=layouts,
         latent_dims=dims,
         no_effect=flags.words("no_effect") if flags else (),
         switches=flags.words("switches", ()) if flags else (),
         not_planned=flags.words("not_planned") if flags else (),
+        own=table.get("own", dict, "a table that the engine's rules read themselves", {}),
     )
     for read in (latent, flags, table):
         if read is not None:

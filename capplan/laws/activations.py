@@ -112,3 +112,51 @@ def peak_bytes(*, sampler_bytes: Count, forward_bytes: Count) -> Count:
     3
     """
     return at_least(sampler_bytes, forward_bytes)
+
+
+def buffers_peak_bytes(
+    *, half_buffers: Count, max_num_batched_tokens: Count, width: Count, act_bits: Count, least_bytes: Count
+) -> Count:
+    """Bytes alive at the peak of the forward pass, as a number of buffers of one width.
+
+        B = max(n / 2 * T * w * b / 8, f)
+
+    Ranks change the number of buffers and not their width; half a buffer is counted, so n counts halves.
+
+    half_buffers            n  halves of buffers alive at once
+    max_num_batched_tokens  T  tokens of one step
+    width                   w  elements of one token in a buffer
+    act_bits                b  bits per element
+    least_bytes             f  never less than this
+    returns                 B  bytes, per rank
+
+    Source: aiconfigurator-core 0.12.0, its vLLM backend's memory model; BLIS latency kernel, internal/price/memory.go.
+
+    >>> [
+    ...     buffers_peak_bytes(
+    ...         half_buffers=20, max_num_batched_tokens=t, width=7168, act_bits=16, least_bytes=73_400_320
+    ...     )
+    ...     for t in (1, 8192)
+    ... ]
+    [73400320, 1174405120]
+    """
+    return at_least(half_buffers * max_num_batched_tokens * width * act_bits // 16, least_bytes)
+
+
+def with_own_buffers_bytes(*, pass_bytes: Count, own_bytes: Count) -> Count:
+    """Bytes at the peak with the buffers that a model allocates for itself.
+
+        B = p + o
+
+    They are made before the passes and stay, so they lie beside whichever pass is the larger.
+
+    pass_bytes  p  the larger pass
+    own_bytes   o  the model's own buffers
+    returns     B  bytes, per rank
+
+    Source: BLIS latency kernel, the Memory page.
+
+    >>> with_own_buffers_bytes(pass_bytes=1_174_405_120, own_bytes=2_240_315_392)
+    3414720512
+    """
+    return pass_bytes + own_bytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from capplan.units import Count, at_least, at_most, ceil_div
+from capplan.units import Count, at_least, at_most, ceil_div, round_up
 
 
 def kv_heads_per_rank(*, n_kv_heads: Count, tensor_parallel_size: Count) -> Count:
@@ -90,24 +90,72 @@ def window_admission_blocks(
     return -(at_most(window - 1 + max_in_flight_tokens, context_tokens) // -block_size) + 1
 
 
-def window_steady_blocks(*, context_tokens: Count, window: Count, block_size: Count) -> Count:
-    """Blocks of one group that a request holds in steady decode when a window slides over it.
+def window_decode_blocks(*, window: Count, num_speculative_tokens: Count, block_size: Count) -> Count:
+    """Blocks of one group that a request holds in steady decode, however long, when a window slides over it.
 
-        n = min(ceil(w / k) + 1, ceil(T / k))
+        n = ceil((w - 1 + 1 + q) / k) + 1
 
-    One token a step is in flight; a request shorter than its window holds its own tokens only.
+    One token a step is in flight, and those that are drafted beside it.
 
-    context_tokens  T  tokens of the request
-    window          w  tokens that a layer looks back
-    block_size      k  tokens of one block
-    returns         n  blocks, per rank
+    window                  w  tokens that a layer looks back
+    num_speculative_tokens  q  tokens drafted for each request in a step
+    block_size              k  tokens of one block
+    returns                 n  blocks, per rank
 
     Source: vllm, v1/core/single_type_kv_cache_manager.py, SlidingWindowManager.remove_skipped_blocks.
 
-    >>> [window_steady_blocks(context_tokens=t, window=4096, block_size=16) for t in (17, 131_072)]
+    >>> [window_decode_blocks(window=128, num_speculative_tokens=q, block_size=32) for q in (0, 5)]
+    [5, 6]
+    """
+    return -((window + num_speculative_tokens) // -block_size) + 1
+
+
+def window_steady_blocks(
+    *, context_tokens: Count, window: Count, num_speculative_tokens: Count, block_size: Count
+) -> Count:
+    """Blocks of one group that a request of a length holds in steady decode when a window slides over it.
+
+        n = min(ceil((w + q) / k) + 1, ceil(T / k))
+
+    A request shorter than its window holds its own tokens only.
+
+    context_tokens          T  tokens of the request
+    window                  w  tokens that a layer looks back
+    num_speculative_tokens  q  tokens drafted for each request in a step
+    block_size              k  tokens of one block
+    returns                 n  blocks, per rank
+
+    Source: vllm, v1/core/single_type_kv_cache_manager.py, SlidingWindowManager.remove_skipped_blocks.
+
+    >>> [
+    ...     window_steady_blocks(context_tokens=t, window=4096, num_speculative_tokens=0, block_size=16)
+    ...     for t in (17, 131_072)
+    ... ]
     [2, 257]
     """
-    return at_most(ceil_div(window, block_size) + 1, ceil_div(context_tokens, block_size))
+    most = window_decode_blocks(window=window, num_speculative_tokens=num_speculative_tokens, block_size=block_size)
+    return at_most(most, ceil_div(context_tokens, block_size))
+
+
+def chunk_admission_blocks(
+    *, context_tokens: Count, chunk: Count, max_in_flight_tokens: Count, block_size: Count
+) -> Count:
+    """Blocks of one group that a request may hold at admission when its tokens look back to where their chunk begins.
+
+        n = ceil(min(c + f, T) / k)
+
+    context_tokens        T  tokens of the request
+    chunk                 c  tokens of one chunk
+    max_in_flight_tokens  f  tokens scheduled and not yet settled
+    block_size            k  tokens of one block
+    returns               n  blocks, per rank
+
+    Source: vllm, v1/kv_cache_interface.py, ChunkedLocalAttentionSpec.max_admission_blocks_per_request.
+
+    >>> chunk_admission_blocks(context_tokens=131_072, chunk=8192, max_in_flight_tokens=16_384, block_size=16)
+    1536
+    """
+    return -(at_most(chunk + max_in_flight_tokens, context_tokens) // -block_size)
 
 
 def whole_blocks(*, budget_bytes: Count, block_bytes: Count) -> Count:
@@ -160,3 +208,83 @@ def tokens_of_blocks(*, kv_blocks: Count, block_size: Count, decode_context_para
     65520
     """
     return at_least(kv_blocks - 1, 0) * block_size * decode_context_parallel_size
+
+
+def token_half_bits(
+    *, n_layers: Count, n_kv_heads: Count, head_dim: Count, head_dim_v: Count, kv_half_bits: Count
+) -> Count:
+    """Half bits that one token occupies in the layers of one kind: formats of 4.5 bits stay whole.
+
+        x = L * h * (d + v) * b
+
+    A latent cache has one head and no value of its own: h = 1, v = 0.
+
+    n_layers      L  layers that keep the cache
+    n_kv_heads    h  heads on this rank
+    head_dim      d  elements of a key
+    head_dim_v    v  elements of a value
+    kv_half_bits  b  half bits per element
+    returns       x  half bits of a token, per rank
+
+    Source: BLIS latency kernel, internal/price/memory.go.
+
+    >>> token_half_bits(n_layers=36, n_kv_heads=1, head_dim=64, head_dim_v=64, kv_half_bits=9) // 16
+    2592
+    """
+    return n_layers * n_kv_heads * (head_dim + head_dim_v) * kv_half_bits
+
+
+def charged_tokens(*, context_tokens: Count, decode_context_parallel_size: Count, block_size: Count) -> Count:
+    """Tokens that a rank is charged for a request: its share of them, in whole pages.
+
+        t = ceil(ceil(T / c) / k) * k
+
+    Ranks that share a context divide its tokens before they are paged.
+
+    context_tokens                T  tokens of the request
+    decode_context_parallel_size  c  ranks that share one context
+    block_size                    k  tokens of one page
+    returns                       t  tokens, per rank
+
+    Source: BLIS latency kernel, kernel.go.
+
+    >>> [charged_tokens(context_tokens=17, decode_context_parallel_size=c, block_size=16) for c in (1, 8)]
+    [32, 16]
+    """
+    return -(-(context_tokens // -decode_context_parallel_size) // -block_size) * block_size
+
+
+def sequence_bytes(*, charged: Count, half_bits: Count) -> Count:
+    """Bytes of the tokens that a rank is charged for, cut once.
+
+        B = t * x // 16
+
+    charged    t  tokens, per rank
+    half_bits  x  half bits that one of them occupies in all layers
+    returns    B  bytes, per rank
+
+    Source: BLIS latency kernel, kernel.go.
+
+    >>> sequence_bytes(charged=4096, half_bits=35_136 * 16)
+    143917056
+    """
+    return charged * half_bits // 16
+
+
+def record_page_bytes(*, page_tokens: Count, tokens_per_record: Count, record_bytes: Count, alignment: Count) -> Count:
+    """Bytes of one page of a cache that keeps whole records.
+
+        P = ceil(k / r * x / a) * a
+
+    page_tokens        k  context tokens of one page
+    tokens_per_record  r  context tokens of one record
+    record_bytes       x  bytes of one record
+    alignment          a  a page is a multiple of this
+    returns            P  bytes, per rank and layer
+
+    Source: vllm, v1/kv_cache_interface.py, MLAAttentionSpec.page_size_bytes.
+
+    >>> record_page_bytes(page_tokens=64, tokens_per_record=2, record_bytes=584, alignment=576)
+    19008
+    """
+    return round_up(ceil_div(page_tokens, tokens_per_record) * record_bytes, alignment)

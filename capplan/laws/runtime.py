@@ -138,3 +138,38 @@ def in_flight_tokens(*, max_num_batched_tokens: Count, n_batches: Count) -> Coun
     16384
     """
     return n_batches * max_num_batched_tokens
+
+
+def graphs_bytes(*, floor_bytes: Count, token_bytes: Count, captured_tokens: Count) -> Count:
+    """Bytes of one family of captured graphs.
+
+        B = f + c * C
+
+    floor_bytes      f  what the family costs however small its graphs are
+    token_bytes      c  what one token of the largest graph adds
+    captured_tokens  C  the largest captured step of the family
+    returns          B  bytes, per rank
+
+    Source: BLIS latency kernel, the Memory page.
+
+    >>> graphs_bytes(floor_bytes=100_000_000, token_bytes=500_000, captured_tokens=512)
+    356000000
+    """
+    return floor_bytes + token_bytes * captured_tokens
+
+
+def before_budget_bytes(*, communicator_bytes: Count, workspace_bytes: Count) -> Count:
+    """Bytes that are held before the engine first looks at free memory.
+
+        B = n + w
+
+    communicator_bytes  n  of the ranks' communicator, 0 where nothing is shared
+    workspace_bytes     w  of the engine and its libraries
+    returns             B  bytes, per rank
+
+    Source: aiconfigurator-core 0.12.0, misc.nccl_mem and misc.other_mem of its system descriptors.
+
+    >>> before_budget_bytes(communicator_bytes=411_041_792, workspace_bytes=3_758_096_384)
+    4169138176
+    """
+    return communicator_bytes + workspace_bytes

@@ -191,3 +191,105 @@ def counter_buffer_bytes(
     2097152
     """
     return 4 * round_up(at_least(max_num_batched_tokens * n_heads * decode_context_parallel_size, multiprocessors), 8)
+
+
+def step_buffer_bytes(
+    *,
+    max_num_batched_tokens: Count,
+    max_num_seqs: Count,
+    token_elements: Count,
+    sequence_elements: Count,
+    other_elements: Count,
+    element_bits: Count,
+) -> Count:
+    """Bytes of one buffer that is made for the engine's step while the model is built.
+
+        B = ceil((s * x + S * y + z) * b / 8)
+
+    max_num_batched_tokens  s  tokens of one step
+    max_num_seqs            S  sequences at once
+    token_elements          x  elements for each token
+    sequence_elements       y  elements for each sequence
+    other_elements          z  elements beside
+    element_bits            b  bits per element
+    returns                 B  bytes, per rank
+
+    Source: vllm, models/deepseek_v32, topk_indices_buffer; model_executor/models/qwen3_vl.py, deepstack_input_embeds.
+
+    >>> step_buffer_bytes(
+    ...     max_num_batched_tokens=8192,
+    ...     max_num_seqs=1024,
+    ...     token_elements=2048,
+    ...     sequence_elements=0,
+    ...     other_elements=0,
+    ...     element_bits=32,
+    ... )
+    67108864
+    """
+    elements = max_num_batched_tokens * token_elements + max_num_seqs * sequence_elements + other_elements
+    return -(elements * element_bits // -8)
+
+
+def ideal_weights_bytes(
+    *, dense_bits: Count, tensor_parallel_size: Count, expert_bits: Count, expert_shards: Count
+) -> Count:
+    """Bytes of the matrices of one rank at ideal shares: nothing padded, one floor for all.
+
+        B = (D / t + X / s) // 8
+
+    Written over the common denominator t * s, so that half bytes and uneven shares add up before they are cut.
+
+    dense_bits            D  bits of all matrices that ranks share by tensor parallelism
+    tensor_parallel_size  t  ranks that share one layer
+    expert_bits           X  bits of the experts that this rank takes part in
+    expert_shards         s  ranks that slice each of them
+    returns               B  bytes, per rank
+
+    Source: BLIS latency kernel, internal/price/memory.go.
+
+    >>> ideal_weights_bytes(dense_bits=8 * 10, tensor_parallel_size=3, expert_bits=8 * 10, expert_shards=3)
+    6
+    """
+    shares = dense_bits * expert_shards + expert_bits * tensor_parallel_size
+    return shares // (8 * tensor_parallel_size * expert_shards)
+
+
+def replica_bytes(
+    *, n_redundant_experts: Count, expert_bits: Count, expert_parallel_size: Count, expert_shards: Count
+) -> Count:
+    """Bytes of replicated experts on one rank, each rank's mean share.
+
+        B = R * x / w / s // 8
+
+    n_redundant_experts   R  replicas in each layer
+    expert_bits           x  bits of one expert in each of its layers together
+    expert_parallel_size  w  ranks that share experts whole, 1 where they are sliced
+    expert_shards         s  ranks that slice each expert
+    returns               B  bytes, per rank
+
+    Source: BLIS latency kernel, internal/price/memory.go.
+
+    >>> replica_bytes(
+    ...     n_redundant_experts=8, expert_bits=62 * 14_155_776 * 8, expert_parallel_size=8, expert_shards=1
+    ... )
+    877658112
+    """
+    return n_redundant_experts * expert_bits // (8 * expert_parallel_size * expert_shards)
+
+
+def physical_experts_per_rank(*, n_experts: Count, n_redundant_experts: Count, expert_parallel_size: Count) -> Count:
+    """Experts on the fuller rank, replicas among them.
+
+        e = ceil((E + R) / w)
+
+    n_experts             E  routed experts of a layer
+    n_redundant_experts   R  replicas in each layer
+    expert_parallel_size  w  ranks that share them whole, 1 where experts are sliced
+    returns               e  experts, per rank
+
+    Source: BLIS latency kernel, internal/price/memory.go.
+
+    >>> [physical_experts_per_rank(n_experts=256, n_redundant_experts=r, expert_parallel_size=8) for r in (0, 8)]
+    [32, 33]
+    """
+    return -((n_experts + n_redundant_experts) // -expert_parallel_size)

@@ -9,7 +9,7 @@ from capplan.ledger import Line, RankPlan
 from capplan.model import Model
 from capplan.plan import Plan
 from capplan.registry import Chip
-from capplan.units import GIB, Count
+from capplan.units import GIB, MIB, Count
 from capplan.views.terms import LINE_WORDS, SIGNS, TERM, TERM_OF_LINE
 
 UNFOLDED = ("weights", "engine_state", "activations")
@@ -22,7 +22,10 @@ def plan_text(plan: Plan, *, colour: bool = False) -> str:
     head = _paint(f"{sign.mark} {sign.word.upper()}", sign.ansi, colour, bold=True)
     out = [f"{head}  {plan.sentence}", ""]
     if plan.tightest is not None:
-        out += [*_ledger(plan, plan.tightest, colour), "", *_capacity(plan, plan.tightest), "", *_pool(plan), ""]
+        out += [*_ledger(plan, plan.tightest, colour), "", *_one_decimal(plan)]
+        out += [*_capacity(plan, plan.tightest), "", *_pool(plan), ""]
+    elif plan.frame is not None:
+        out += [*_caches(plan), ""]
     return "\n".join([*out, *_findings(plan)]).rstrip() + "\n"
 
 
@@ -58,7 +61,8 @@ def _ledger(plan: Plan, rank: RankPlan, colour: bool) -> Iterator[str]:
     every = f"{_band(rank.fixed_low_bytes, rank.fixed_high_bytes)} with every band at its end"
     yield _row("fixed", rank.fixed_bytes, "", every)
     if rank.requested_bytes is not None:
-        share = f"{plan.resolved.gpu_memory_utilization:g} of the {_gib(plan.device_bytes)} that the driver reports"
+        says = "the catalog states" if plan.engine.rules == "blis" else "the driver reports"
+        share = f"{plan.resolved.gpu_memory_utilization:g} of the {_gib(plan.device_bytes)} that {says}"
         yield _row("requested", rank.requested_bytes, "derived", share)
     stated = rank.requested_bytes is None
     cache = "as given" if stated else _band(rank.kv_budget_low_bytes, rank.kv_budget_high_bytes)
@@ -107,6 +111,54 @@ def _pool(plan: Plan) -> Iterator[str]:
         page = f"blocks of {g.block_size} tokens, {g.page_bytes:,} bytes a layer"
         window = f", window {g.window:,}" if g.window is not None else ""
         yield f"  group {i}: {len(g.layers)} layers, {g.spec}, {page}{window}"
+
+
+PRINTED = ("weights", "activations", "cuda_graphs", "communication", "eplb")
+"""The lines of the kernel's total, in its order."""
+
+
+def _one_decimal(plan: Plan) -> Iterator[str]:
+    """The figures as the kernel's page prints them; only for its engines."""
+    rank, tokens = plan.tightest, plan.resolved.tokens
+    if rank is None or tokens is None or plan.engine.rules != "blis":
+        return
+    yield "As the kernel's page prints it"
+    rows = [(LINE_WORDS[name], rank.bytes_of(name)) for name in PRINTED]
+    for name, size in (*rows, ("total", rank.fixed_bytes), ("before the budget", rank.pre_snapshot.bytes)):
+        yield f"  {name:<26}{int(size) / GIB:>9.1f} GiB"
+    yield f"  {f'cache of {tokens:,} tokens':<26}{int(plan.sequence_variable_bytes(tokens)) / MIB:>9.0f} MiB"
+    yield ""
+
+
+def _caches(plan: Plan) -> Iterator[str]:
+    """What is known where the weights are not: buffers, groups, and what a request holds."""
+    tokens = plan.resolved.tokens
+    if tokens is None:
+        return
+    yield f"  {'What does not rest on weights':<26}{'GiB':>6}{'bytes':>20}  how known"
+    for line in plan.lines:
+        if line.high:
+            yield _row(LINE_WORDS[line.name], line.bytes, line.kind, line.note)
+            yield from (_row(f"  {name}", size) for name, size in line.parts)
+    yield ""
+    yield f"One block of the pool: {plan.kv_block_bytes:,} bytes"
+    for i, b in enumerate(plan.pool_blocks()):
+        pages: dict[tuple[str, int], list[int]] = {}
+        for m in b.pages:
+            pages.setdefault((m.name, m.page_bytes), []).append(m.layer)
+        said = "; ".join(
+            f"{name} of layers {', '.join(map(str, layers))} ({size:,} bytes each)"
+            for (name, size), layers in pages.items()
+        )
+        yield f"  group {i}: {said}; {b.wasted_bytes:,} bytes empty"
+    yield ""
+    yield f"A request of {tokens:,} tokens"
+    yield f"  growing caches {int(plan.sequence_variable_bytes(tokens)):,} bytes"
+    yield f"  in steady decode beside them {int(plan.sequence_fixed_bytes()):,} bytes"
+    yield f"  set aside at admission beside them {int(plan.sequence_admission_bytes()):,} bytes"
+    if plan.kv_blocks is not None:
+        yield f"  GPU KV cache size: {plan.kv_cache_tokens:,} tokens"
+        yield f"  Maximum concurrency at full length: {plan.max_concurrency:.2f}x"
 
 
 def _findings(plan: Plan) -> Iterator[str]:

@@ -1,203 +1,199 @@
-"""Layers in groups, and what a request holds of the pool, against the engine's own planning."""
+"""Grouping: uniform types, packed pages, unified pages, and what is done where nothing groups."""
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capplan.deployment import Deployment
-from capplan.engines.vllm import Group, longest_length, n_batches, request_blocks, steady_blocks
-from capplan.engines.vllm.pool import kv_groups
-from capplan.hub import load_model
-
-IN_FLIGHT = 16_384
-
-
-def groups_of(name, *, kv_bits=16, block_size=16, **settings):
-    return kv_groups(load_model(name), Deployment(block_size=block_size, **settings), kv_bits)
-
-
-def shape(groups):
-    return [(g.spec, g.layers, g.page_bytes, g.window) for g in groups]
-
-
-def test_layers_of_one_kind_are_one_group():
-    # vllm 0.33.0, Llama-3.1-8B on H100 tp 1: 32 layers, pages of 65,536 bytes, pool blocks of 2,097,152
-    (group,) = groups_of("meta-llama/Meta-Llama-3.1-8B")
-    assert shape([group]) == [("FullAttentionSpec", tuple(range(32)), 65_536, None)]
-    assert (group.block_size, group.block_bytes) == (16, 2_097_152)
+from capplan.engines.vllm.pool import (
+    CHUNKED,
+    FULL,
+    RECURRENT,
+    RING,
+    SLIDING,
+    Cache,
+    CannotGroup,
+    Spec,
+    admitted,
+    decoding,
+    grouped,
+    own_pages,
+    pool_block_bytes,
+)
 
 
-def test_a_model_whose_layers_all_slide_is_one_group():
-    # vllm 0.33.0, Mistral-7B-v0.1 on H100
-    (group,) = groups_of("mistralai/Mistral-7B-v0.1")
-    assert shape([group]) == [("SlidingWindowSpec", tuple(range(32)), 65_536, 4096)]
+def spec(kind, page, block=16, **more):
+    return Spec(spec=kind, kind=kind, block_size=block, page_bytes=page, **more)
 
 
-def test_latent_pages_do_not_shrink_with_ranks():
-    # vllm 0.33.0, DeepSeek-V3 on H100 tp 8 and 16: pool blocks of 1,124,352 bytes; fp8 in blocks of 64: 2,248,704
-    for ranks in (8, 16):
-        (group,) = groups_of("deepseek-ai/DeepSeek-V3", tensor_parallel_size=ranks)
-        assert (group.spec, group.block_bytes) == ("MLAAttentionSpec", 1_124_352)
-    assert groups_of("deepseek-ai/DeepSeek-V3", kv_bits=8, block_size=64)[0].block_bytes == 2_248_704
+FULL_16 = spec(FULL, 65_536)
+WINDOW_16 = spec(SLIDING, 65_536, window=1024)
 
 
-def test_gemma_2_alternates_between_two_groups():
-    # vllm 0.33.0, Gemma 2 9B on H100 tp 1
-    assert shape(groups_of("google/gemma-2-9b-it")) == [
-        ("SlidingWindowSpec", tuple(range(0, 42, 2)), 131_072, 4096),
-        ("FullAttentionSpec", tuple(range(1, 42, 2)), 131_072, None),
-    ]
+def layers(*specs):
+    """One cache a layer, in this order."""
+    return tuple(Cache(layer=i, spec=s) for i, s in enumerate(specs))
 
 
-def test_gemma_3_deals_22_sliding_layers_to_six_groups_in_turn():
-    # vllm 0.33.0, Gemma 3 1B on H100 tp 1: four full layers, so groups of four; two of the sliding ones hold three
-    assert shape(groups_of("google/gemma-3-1b-it")) == [
-        ("SlidingWindowSpec", (0, 7, 14, 21), 16_384, 512),
-        ("SlidingWindowSpec", (1, 8, 15, 22), 16_384, 512),
-        ("SlidingWindowSpec", (2, 9, 16, 24), 16_384, 512),
-        ("SlidingWindowSpec", (3, 10, 18, 25), 16_384, 512),
-        ("SlidingWindowSpec", (4, 12, 19), 16_384, 512),
-        ("SlidingWindowSpec", (6, 13, 20), 16_384, 512),
-        ("FullAttentionSpec", (5, 11, 17, 23), 16_384, None),
-    ]
+def sizes(groups):
+    return [(g.kind, len(g.caches())) for g in groups]
 
 
-def test_without_the_hybrid_manager_windows_become_full_caches():
-    # vllm 0.33.0, Gemma 2 27B on H100 with --disable-hybrid-kv-cache-manager: 512 blocks a request of 6,029,312 bytes
-    (group,) = groups_of("google/gemma-2-27b-it", disable_hybrid_kv_cache_manager=True)
-    assert shape([group]) == [("FullAttentionSpec", tuple(range(46)), 131_072, None)]
-    assert group.block_bytes == 6_029_312
-    assert request_blocks((group,), Deployment(), 8192, IN_FLIGHT) == 512
+def test_caches_of_one_kind_are_one_group():
+    groups = grouped(layers(*[FULL_16] * 32))
+    assert sizes(groups) == [("full", 32)]
+    assert pool_block_bytes(groups) == 32 * 65_536
+
+
+def test_caches_of_one_type_and_several_pages_are_one_group_with_members():
+    # DeepSeek-V3.2 on H100, vllm 0.33.0: latent pages of 73,728 bytes beside an indexer's of 8,448, 61 layers
+    latent, index = spec(FULL, 73_728, 64, latent=True), spec(FULL, 8448, 64, latent=True, name="index")
+    caches = tuple(Cache(layer=i, spec=s) for i in range(61) for s in (index, latent))
+    (group,) = grouped(caches)
+    assert group.spec == "UniformTypeKVCacheSpecs"
+    assert (len(group.members), len(group.layers)) == (122, 61)
+    assert group.block_bytes == group.page_bytes == pool_block_bytes((group,)) == 5_012_736
+
+
+def test_windows_become_full_where_the_hybrid_manager_is_off():
+    groups = grouped(layers(*[WINDOW_16, FULL_16] * 21), hybrid=False)
+    assert sizes(groups) == [("full", 42)]
 
 
 @pytest.mark.parametrize(
-    ("sliding", "full", "sizes"),
+    ("n_windows", "n_full", "wanted"),
     [
-        # vllm 0.33.0, v1/core/kv_cache_planning.py: below 1.5 times the fewest, the most is the size of a group
-        (10, 10, [10, 10]),
-        (10, 14, [10, 14]),
-        (10, 15, [10, 8, 7]),
-        (10, 16, [10, 8, 8]),
-        (12, 13, [12, 13]),  # one group each, as the engine's comment has it
-        (20, 10, [10, 10, 10]),  # and three groups of ten
-        (3, 1, [1, 1, 1, 1]),
-        (29, 20, [29, 20]),
-        (30, 20, [15, 15, 20]),
+        # the survey of the engine's grouping code: 12 and 13 are one group each, 10 and 20 three of ten
+        (12, 13, [("sliding", 12), ("full", 13)]),
+        (20, 10, [("sliding", 10), ("sliding", 10), ("full", 10)]),
+        # gemma-3-1b-it, vllm 0.33.0
+        (22, 4, [("sliding", 4)] * 4 + [("sliding", 3)] * 2 + [("full", 4)]),
     ],
 )
-def test_a_kind_is_cut_into_groups_of_the_fewest_unless_the_most_is_near(sliding, full, sizes):
-    gemma = load_model("google/gemma-2-9b-it")
-    window, whole = gemma.attention
-    kinds = (
-        replace(window, layers=tuple(range(sliding))),
-        replace(whole, layers=tuple(range(sliding, sliding + full))),
-    )
-    groups = kv_groups(replace(gemma, attention=kinds), Deployment(block_size=16), 16)
-    assert [len(g.layers) for g in groups] == sizes
-    assert sorted(layer for g in groups for layer in g.layers) == list(range(sliding + full))
+def test_kinds_of_one_page_are_dealt_to_groups_of_about_one_size(n_windows, n_full, wanted):
+    groups = grouped(layers(*[WINDOW_16] * n_windows, *[FULL_16] * n_full))
+    assert sizes(groups) == wanted
+    assert pool_block_bytes(groups) == max(n for _, n in wanted) * 65_536
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "tokens", "blocks"),
-    [
-        # vllm 0.33.0 on H100, blocks of one request of max_model_len
-        ("meta-llama/Meta-Llama-3.1-8B", {}, 131_072, 8192),
-        ("google/gemma-2-9b-it", {}, 8192, 1025),
-        ("google/gemma-3-1b-it", {}, 32_768, 8390),
-        ("google/gemma-3-1b-it", {"block_size": 32, "kv_bits": 8}, 8192, 1798),
-        ("mistralai/Mistral-7B-v0.1", {}, 32_768, 1281),
-        ("deepseek-ai/DeepSeek-V3", {"tensor_parallel_size": 8, "decode_context_parallel_size": 8}, 163_840, 1280),
-    ],
-)
-def test_a_request_needs_as_many_blocks_as_the_engine_says(name, settings, tokens, blocks):
-    d = Deployment(**{key: value for key, value in settings.items() if key not in ("block_size", "kv_bits")})
-    assert request_blocks(groups_of(name, **settings), d, tokens, IN_FLIGHT) == blocks
+def test_a_smaller_page_that_divides_the_largest_gets_a_longer_block():
+    # Gemma 4 26B, vllm 0.33.0: full pages of half the windows' size hold 32 tokens instead of 16
+    windows, full = spec(SLIDING, 131_072, window=1024), spec(FULL, 65_536)
+    groups = grouped(layers(*([windows] * 5 + [full]) * 5))
+    assert [(g.block_size, g.page_bytes) for g in groups] == [(16, 131_072)] * 5 + [(32, 131_072)]
+    assert pool_block_bytes(groups) == 655_360
 
 
-def test_steady_blocks_are_those_of_windows_and_of_the_others():
-    groups, d = groups_of("google/gemma-2-9b-it"), Deployment()
-    windows, others = (steady_blocks(groups, d, 8192, windows=flag) for flag in (True, False))
-    assert (windows, others) == (4096 // 16 + 1, 8192 // 16)
-    assert steady_blocks(groups, d, 8192) == windows + others
-    assert steady_blocks(groups, d, 0) == 0
+def test_states_and_plain_pages_are_padded_to_the_largest():
+    state, full, odd = spec(RECURRENT, 50_000, pages=2), spec(FULL, 65_536), spec(SLIDING, 40_000, window=64)
+    groups = grouped(layers(state, full, odd))
+    assert [g.page_bytes for g in groups] == [65_536] * 3
 
 
-@pytest.mark.parametrize(
-    ("name", "settings", "blocks", "limit", "longest"),
-    [
-        # vllm 0.33.0 refuses to start with this many blocks and names the longest length
-        ("meta-llama/Meta-Llama-3.1-8B", {}, 4096, 131_072, 65_520),
-        ("deepseek-ai/DeepSeek-V3", {"tensor_parallel_size": 8}, 7639, 163_840, 122_208),
-        ("deepseek-ai/DeepSeek-V3", {"tensor_parallel_size": 8, "block_size": 32}, 3819, 163_840, 122_176),
-        # and starts with one block more than a request needs
-        ("google/gemma-2-9b-it", {}, 1026, 8192, 8192),
-    ],
-)
-def test_the_longest_length_is_the_one_the_engine_names(name, settings, blocks, limit, longest):
-    d = Deployment(max_model_len=limit, **{k: v for k, v in settings.items() if k != "block_size"})
-    assert longest_length(groups_of(name, **settings), d, blocks, IN_FLIGHT) == longest
+def test_a_latent_page_that_does_not_divide_the_largest_cannot_be_grouped():
+    caches = layers(spec(FULL, 10_000, latent=True, name="latent"), WINDOW_16)
+    with pytest.raises(CannotGroup, match="10,000"):
+        grouped(caches)
+    groups = own_pages(caches)
+    assert sum(g.block_bytes for g in groups) == 10_000 + 65_536
 
 
-def small_group(window, block_size):
-    return Group(
-        layers=(0,),
-        spec="SlidingWindowSpec" if window else "FullAttentionSpec",
-        kind="sliding" if window else "full",
-        block_size=block_size,
-        page_bytes=1,
-        window=window,
-    )
+def flash_v4():
+    """The caches of DeepSeek-V4-Flash on H100 as vllm 0.33.0 has them."""
+    window, long = spec(SLIDING, 37_440, 64, window=128, latent=True), {"block": 256, "latent": True}
+    found = []
+    for layer in range(43):
+        found.append((layer, window))
+        if layer >= 2 and layer % 2 == 0:
+            found += [(layer, spec(FULL, page, **long)) for page in (8640, 37_440)]
+            found += [(layer, spec(SLIDING, page, 4, window=8, latent=True)) for page in (8640, 32_832)]
+        elif layer >= 2:
+            found += [(layer, spec(FULL, 1728, **long)), (layer, spec(SLIDING, 32_832, 8, window=128, latent=True))]
+    return tuple(Cache(layer=layer, spec=s) for layer, s in found)
 
 
-POOLS = st.tuples(
-    st.lists(st.integers(1, 20) | st.none(), min_size=1, max_size=4, unique=True),
-    st.integers(1, 8),
-    st.sampled_from([1, 2, 4]),
-).map(lambda p: (tuple(small_group(w, p[1]) for w in p[0]), p[2] if p[0] == [None] else 1))
-BLOCKS, LIMITS, FLIGHTS = st.integers(0, 60), st.integers(1, 80), st.integers(1, 30)
-
-
-@settings(deadline=None)
-@given(pool=POOLS, blocks=BLOCKS, limit=LIMITS, in_flight=FLIGHTS)
-def test_the_longest_length_is_the_last_that_passes_the_start_check(pool, blocks, limit, in_flight):
-    groups, contexts = pool
-    d = Deployment(max_model_len=limit, decode_context_parallel_size=contexts)
-    passes = [n for n in range(1, limit + 1) if request_blocks(groups, d, n, in_flight) <= blocks - 1]
-    assert longest_length(groups, d, blocks, in_flight) == max(passes, default=0)
-
-
-@settings(deadline=None)
-@given(
-    pool=POOLS,
-    cases=st.lists(st.tuples(BLOCKS, LIMITS, FLIGHTS, st.integers(0, 200)), min_size=1, max_size=6),
-)
-def test_many_pools_are_one_pool_repeated(pool, cases):
-    groups, contexts = pool
-    d = Deployment(decode_context_parallel_size=contexts)
-    blocks, limits, flights, tokens = (np.array(column, dtype=np.int64) for column in zip(*cases, strict=True))
-    many = longest_length(groups, replace(d, max_model_len=limits), blocks, flights)
-    assert many.tolist() == [longest_length(groups, replace(d, max_model_len=n), b, f) for b, n, f, _ in cases]
-    assert request_blocks(groups, d, tokens, flights).tolist() == [
-        request_blocks(groups, d, t, f) for *_, f, t in cases
+def test_balanced_buckets_are_cut_into_equal_repeats():
+    # vllm 0.33.0, DeepSeek-V4-Flash on H100: 22 repeats waste least, so 43 windows are two groups
+    caches = flash_v4()
+    groups = grouped(caches, packed=True)
+    got = [(len(g.members), g.block_size, g.block_bytes) for g in groups]
+    assert got == [
+        (22, 64, 823_680),
+        (21, 64, 786_240),
+        (62, 256, 1_002_240),
+        (42, 4, 870_912),
+        (20, 8, 656_640),
     ]
-    assert steady_blocks(groups, d, tokens).tolist() == [steady_blocks(groups, d, t) for *_, t in cases]
+    assert groups[0].layers == tuple(range(0, 43, 2))
+    assert pool_block_bytes(groups, caches) == 1_002_240
 
 
-@settings(deadline=None)
-@given(pool=POOLS, tokens=st.integers(1, 300), in_flight=FLIGHTS)
-def test_admission_needs_no_less_than_steady_decode(pool, tokens, in_flight):
-    groups, contexts = pool
-    d = Deployment(decode_context_parallel_size=contexts)
-    assert request_blocks(groups, d, tokens, in_flight) >= steady_blocks(groups, d, tokens) >= 1
-    assert request_blocks(groups, d, tokens + 1, in_flight) >= request_blocks(groups, d, tokens, in_flight)
+def test_a_pool_block_is_whole_strides_of_every_cache():
+    caches = layers(spec(FULL, 1000, stride=528), spec(SLIDING, 900, window=64, stride=288))
+    groups = grouped(caches, packed=True)
+    assert pool_block_bytes(groups, caches) == 3168
 
 
-@pytest.mark.parametrize(
-    ("stages", "asynchronous", "batches"), [(1, True, 2), (1, False, 1), (2, True, 3), (2, False, 2)]
+def test_every_kind_of_group_says_what_a_request_holds():
+    d = Deployment(num_speculative_tokens=5, decode_context_parallel_size=4)
+    (chunk,) = grouped(layers(spec(CHUNKED, 100, window=8192)))
+    assert admitted(chunk, d, 1_000_000, 16_384) == (8192 + 16_384) // 16
+    assert [decoding(chunk, d, t) for t in (None, 160, 100_000)] == [512, 10, 512]
+    (ring,) = grouped(layers(spec(RING, 100, pages=1)))
+    assert [admitted(ring, d, 1000, 1000), decoding(ring, d, None), decoding(ring, d, 1000)] == [1, 1, 1]
+    # one state for each block, and the drafted ones' beside them; a shared context does not divide them
+    (state,) = grouped(layers(spec(RECURRENT, 100, extra_pages=5, divides=False)))
+    assert [decoding(state, d, t) for t in (0, 1, 17)] == [0, 6, 7]
+    (full,) = grouped(layers(FULL_16))
+    assert decoding(full, d, 65) == 2
+
+
+KINDS = st.sampled_from(
+    [
+        FULL_16,
+        WINDOW_16,
+        spec(FULL, 32_768),
+        spec(FULL, 8640, 64, latent=True),
+        spec(FULL, 37_440, 64, latent=True, name="index"),
+        spec(SLIDING, 19_008, 32, window=128, latent=True),
+        spec(RING, 32_768, 64, pages=1),
+        spec(RECURRENT, 9000, 64, pages=2),
+    ]
 )
-def test_a_stage_and_asynchronous_scheduling_keep_a_batch_in_flight(stages, asynchronous, batches):
-    # vllm 0.33.0, max_in_flight_tokens: 16,384 of 8,192 on one stage, 24,576 on two
-    assert n_batches(Deployment(pipeline_parallel_size=stages, async_scheduling=asynchronous)) == batches
+
+
+@settings(max_examples=200, deadline=None)
+@given(chosen=st.lists(KINDS, min_size=1, max_size=60), packed=st.booleans())
+def test_every_cache_is_in_one_group_and_none_is_wider_than_the_block(chosen, packed):
+    caches = layers(*chosen)
+    try:
+        groups = grouped(caches, packed=packed)
+    except CannotGroup:
+        assert not packed
+        groups = own_pages(caches)
+    held = sorted(member.layer for g in groups for member in g.caches())
+    assert held == list(range(len(chosen)))
+    block = pool_block_bytes(groups, caches)
+    assert all(g.block_bytes <= block for g in groups)
+    for g in groups:
+        assert [m.layer for m in g.caches()] == sorted(m.layer for m in g.caches())
+
+
+@settings(max_examples=100, deadline=None)
+@given(chosen=st.lists(KINDS, min_size=1, max_size=60), tokens=st.integers(1, 100_000))
+def test_whole_blocks_hold_at_least_the_own_pages(chosen, tokens):
+    caches, d = layers(*chosen), Deployment()
+    groups = grouped(caches, packed=True)
+    block = pool_block_bytes(groups, caches)
+    in_blocks = sum(decoding(g, d, tokens) * block for g in groups)
+    own = sum(decoding(g, d, tokens) * g.block_bytes for g in own_pages(caches))
+    assert in_blocks >= own
+
+
+def test_a_stage_holds_its_own_members():
+    (group,) = grouped(tuple(replace(c, layer=c.layer) for c in flash_v4() if c.spec.kind == FULL))
+    part = group.on(range(10))
+    assert part.layers == tuple(range(2, 10))
+    assert part.block_bytes == part.page_bytes == 4 * (8640 + 37_440) + 4 * 1728

@@ -25,6 +25,7 @@ DEEPSEEK = "deepseek-ai/DeepSeek-V3"
 LITE = "deepseek-ai/DeepSeek-V2-Lite"
 GEMMA = "google/gemma-2-9b-it"
 MIXTRAL = "mistralai/Mixtral-8x7B-v0.1"
+HYBRID = "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"
 PHI = "microsoft/Phi-3-medium-4k-instruct"
 BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 
@@ -111,6 +112,75 @@ EXAMPLES = {
         allows={"tensor_parallel_size": 16, "decode_context_parallel_size": 1},
         says=("sliding windows", "choose 1"),
     ),
+    "one-rank-for-a-prefill": Example(
+        model=LLAMA,
+        refuses={"prefill_context_parallel_size": 2},
+        allows={"prefill_context_parallel_size": 1},
+        says=("prefill_context_parallel_size is 2", "no law", "choose 1"),
+    ),
+    "exchange-planned": Example(
+        model=DEEPSEEK,
+        refuses={"tensor_parallel_size": 8, "decode_context_parallel_size": 8, "dcp_comm_backend": "a2a"},
+        allows={"tensor_parallel_size": 8, "decode_context_parallel_size": 8, "dcp_comm_backend": "ag_rs"},
+        says=("dcp_comm_backend a2a", "no law", "choose ag_rs"),
+    ),
+    "interleaving-divides-block": Example(
+        model=DEEPSEEK,
+        refuses={"tensor_parallel_size": 8, "decode_context_parallel_size": 8, "dcp_kv_cache_interleave_size": 3},
+        allows={"tensor_parallel_size": 8, "decode_context_parallel_size": 8, "dcp_kv_cache_interleave_size": 4},
+        says=("dcp_kv_cache_interleave_size is 3", "does not divide", "choose a divisor"),
+    ),
+    "replicas-need-expert-parallel": Example(
+        model=MIXTRAL,
+        refuses={"tensor_parallel_size": 4, "enable_eplb": True},
+        allows={"tensor_parallel_size": 4, "enable_eplb": True, "enable_expert_parallel": True},
+        says=("enable_eplb needs enable_expert_parallel", "leave it out"),
+    ),
+    "replicas-not-negative": Example(
+        model=MIXTRAL,
+        refuses={"tensor_parallel_size": 4, "num_redundant_experts": 4},
+        allows={
+            "tensor_parallel_size": 4,
+            "num_redundant_experts": 4,
+            "enable_eplb": True,
+            "enable_expert_parallel": True,
+        },
+        says=("num_redundant_experts is 4", "0 without enable_eplb"),
+    ),
+    "replicas-shared-equally": Example(
+        model=MIXTRAL,
+        refuses={
+            "tensor_parallel_size": 4,
+            "num_redundant_experts": 3,
+            "enable_eplb": True,
+            "enable_expert_parallel": True,
+        },
+        allows={
+            "tensor_parallel_size": 4,
+            "num_redundant_experts": 4,
+            "enable_eplb": True,
+            "enable_expert_parallel": True,
+        },
+        says=("8 experts and 3 replicas", "4 ranks", "num_redundant_experts 4"),
+    ),
+    "drafted-not-negative": Example(
+        model=LLAMA,
+        refuses={"speculative_method": "ngram", "num_speculative_tokens": -1},
+        allows={"speculative_method": "ngram", "num_speculative_tokens": 4},
+        says=("num_speculative_tokens is -1", "0 or more"),
+    ),
+    "drafter-has-no-weights": Example(
+        model=LLAMA,
+        refuses={"speculative_method": "eagle3", "num_speculative_tokens": 4},
+        allows={"speculative_method": "ngram", "num_speculative_tokens": 4},
+        says=("speculative_method eagle3", "choose ngram or ngram_gpu"),
+    ),
+    "state-mode-known": Example(
+        model=HYBRID,
+        refuses={"mamba_cache_mode": "some"},
+        allows={"mamba_cache_mode": "align"},
+        says=("'some'", "none, align, all"),
+    ),
     "dtype-known": Example(
         model=LLAMA,
         refuses={"dtype": "int8"},
@@ -131,9 +201,9 @@ EXAMPLES = {
     ),
     "quantization-of-checkpoint": Example(
         model=LLAMA,
-        refuses={"quantization": "fp8"},
-        allows={},
-        says=("quantization fp8", "not quantized", "leave it out"),
+        refuses={"quantization": "awq"},
+        allows={"quantization": "fp8"},
+        says=("quantization awq",),
     ),
     "quantized-in-16-bit": Example(
         model=DEEPSEEK,
@@ -141,11 +211,13 @@ EXAMPLES = {
         allows={"tensor_parallel_size": 8, "dtype": "bfloat16"},
         says=("float32", "fp8", "bfloat16 or float16"),
     ),
-    "scale-layout-known": Example(
-        model=DEEPSEEK,
-        refuses={"tensor_parallel_size": 8, "chip": "a100-80gb"},
-        allows={"tensor_parallel_size": 8, "chip": "h200"},
-        says=("block scales", "A100", "registry/engines/vllm-0.33.0.toml"),
+    "layout-known": Example(
+        model=QWEN,
+        refuses={"chip": "mi300x"},
+        allows={"chip": "h100-sxm"},
+        says=("is stored as fp8-block", "MI300X", "registry/engines/vllm-0.33.0.toml"),
+        overrides={"quantization_config": BLOCKS},
+        overrides_allowed={"quantization_config": BLOCKS},
     ),
     "cache-format-known": Example(
         model=LLAMA,
@@ -235,6 +307,12 @@ EXAMPLES = {
         refuses={"kv_cache_memory_bytes": 0},
         allows={"kv_cache_memory_bytes": 1},
         says=("kv_cache_memory_bytes is 0", "1 or more"),
+    ),
+    "blocks-positive": Example(
+        model=LLAMA,
+        refuses={"num_gpu_blocks_override": 0},
+        allows={"num_gpu_blocks_override": 1},
+        says=("num_gpu_blocks_override is 0", "1 or more"),
     ),
     "load-positive": Example(
         model=LLAMA, refuses={"requests": 0}, allows={"requests": 1}, says=("0 requests", "1 or m")

@@ -9,6 +9,7 @@ from capplan.deployment import Deployment
 from capplan.engines import Engine
 from capplan.engines.vllm.case import discrete
 from capplan.engines.vllm.hold import Frame, Rank
+from capplan.engines.vllm.pool import speculative_tokens
 from capplan.laws import activations, runtime
 from capplan.model import Model
 from capplan.registry import Chip, Datum
@@ -80,8 +81,10 @@ def _samples_with_flashinfer(chip: Chip, engine: Engine) -> bool:
     return bool(k["flashinfer_sampling_least"].value <= capability <= k["flashinfer_sampling_most"].value)
 
 
-def captured_tokens(d: Deployment, chip: Chip, engine: Engine) -> Count:
+def captured_tokens(d: Deployment, chip: Chip, engine: Engine, *, own: int | None = None) -> Count:
     """The largest captured step in tokens: the ceiling, lowered to a size on the engine's grid.
+
+    own  the ceiling that the model's class states, as an operator would; None where it states none
 
     The grid is 1, 2, 4, multiples of 8 up to 256, then multiples of 16.
 
@@ -91,11 +94,12 @@ def captured_tokens(d: Deployment, chip: Chip, engine: Engine) -> Count:
     limit = engine.constants["capture_limit_blackwell" if blackwell else "capture_limit"].value
     if d.max_num_seqs is None or d.max_num_batched_tokens is None:
         raise ValueError("a resolved deployment has its steps")
-    if d.max_cudagraph_capture_size is not None:
-        return at_most(d.max_cudagraph_capture_size, d.max_num_batched_tokens)
+    stated = d.max_cudagraph_capture_size or own
+    if stated is not None:
+        return at_most(stated, d.max_num_batched_tokens)
     ceiling = runtime.capture_ceiling(
         max_num_seqs=d.max_num_seqs,
-        decode_query_tokens=1,
+        decode_query_tokens=1 + speculative_tokens(d),
         largest_capture=limit,
         max_num_batched_tokens=d.max_num_batched_tokens,
     )

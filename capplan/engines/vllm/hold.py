@@ -4,25 +4,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import gcd
 from typing import Any
 
 from capplan.deployment import Deployment
-from capplan.engines import Backend, Engine, ExpertsKernel
+from capplan.engines import Backend, Engine, ExpertsKernel, capability_matches
+from capplan.engines.vllm.caches import model_caches, model_groups
 from capplan.engines.vllm.case import (
     KV_BITS,
     Case,
     attention_backend,
     discrete,
     experts_kernel,
-    scale_layout,
+    family_of,
     sequence_parallel,
 )
-from capplan.engines.vllm.pool import Group, kv_groups
+from capplan.engines.vllm.formats import form_of, layout_of, lying, place_of
+from capplan.engines.vllm.pool import Cache, Group, pool_block_bytes
+from capplan.engines.vllm.stated import pooled, stated_caches, stored_format
 from capplan.laws import kv_cache, weights
 from capplan.model import DTYPE_BITS, EACH, EVERY, FIRST, LAST, Extent, Model, Rope, Tensor
 from capplan.registry import Chip
-from capplan.units import ceil_share, round_up
+from capplan.units import Count, both, ceil_share, choose, either, round_up
 
 WEIGHT_LINES = (
     "embedding",
@@ -34,6 +36,7 @@ WEIGHT_LINES = (
     "rotary caches",
     "absorbed copies",
     "buffers",
+    "vision",
 )
 """Sub-lines of the weights, in the order in which they are shown."""
 
@@ -57,6 +60,29 @@ class Held:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class StepBuffer:
+    """Buffers on a rank whose size follows the engine's step: elements for a token and a sequence, and some beside."""
+
+    name: str
+    count: int
+    bits: int
+    per_token: int
+    per_sequence: int
+    beside: int
+
+    def bytes_each(self, *, tokens: Count, seqs: Count) -> Count:
+        """Bytes of one of them."""
+        return weights.step_buffer_bytes(
+            max_num_batched_tokens=tokens,
+            max_num_seqs=seqs,
+            token_elements=self.per_token,
+            sequence_elements=self.per_sequence,
+            other_elements=self.beside,
+            element_bits=self.bits,
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Rank:
     """A rank that is like `count` others: its stage, what it holds, and its share of each group."""
 
@@ -74,21 +100,31 @@ class Rank:
     groups: tuple[Group, ...]
     block_bytes: int
     experts: int
+    replica_bytes: int = 0
+    step_buffers: tuple[StepBuffer, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Frame:
-    """Everything about a deployment that no array can change: formats, kernels, ranks, groups."""
+    """Everything about a deployment that no array can change: formats, kernels, ranks, groups.
+
+    shared           whether all groups draw blocks from one pool; else every cache is charged at its own pages
+    token_half_bits  half bits of one token in all caches that keep every token, where they are charged as one
+    """
 
     dtype: str
     act_bits: int
     kv_cache_dtype: str
     kv_bits: int
-    backend: Backend
+    backend: Backend | None
     block_size: int
     kernel: ExpertsKernel | None
     ranks: tuple[Rank, ...]
     groups: tuple[Group, ...]
+    shared: bool = True
+    token_half_bits: int | None = None
+    block_bytes: int = 0
+    why_not_shared: str = ""
 
 
 def frame(model: Model, d: Deployment, chip: Chip, engine: Engine) -> Frame:
@@ -102,13 +138,16 @@ def frame(model: Model, d: Deployment, chip: Chip, engine: Engine) -> Frame:
 @lru_cache(maxsize=4096)
 def _frame(model: Model, d: Deployment, chip: Chip, engine: Engine) -> Frame:
     c = Case(model=model, asked=d, d=d, chip=chip, engine=engine)
+    if model.caches is not None and model.caches.owned:
+        return _stated_frame(c)
     backend = attention_backend(c)
     if backend is None or d.block_size is None:
         raise ValueError("a frame needs a resolved deployment")
     kv_format = d.kv_cache_dtype or "auto"
     act_bits = DTYPE_BITS[c.dtype]
     kv_bits = act_bits if kv_format == "auto" else KV_BITS[kv_format]
-    groups = kv_groups(model, d, kv_bits)
+    caches = model_caches(c, backend, kv_bits)
+    groups = model_groups(c, caches)
     return Frame(
         dtype=c.dtype,
         act_bits=act_bits,
@@ -117,8 +156,40 @@ def _frame(model: Model, d: Deployment, chip: Chip, engine: Engine) -> Frame:
         backend=backend,
         block_size=d.block_size,
         kernel=experts_kernel(c),
-        ranks=_ranks(c, backend, act_bits, groups),
+        ranks=_ranks(c, backend, act_bits, groups, caches),
         groups=groups,
+    )
+
+
+def _stated_frame(c: Case) -> Frame:
+    """A frame of a model whose file states its caches; layers that it states nothing of keep the engine's own."""
+    caches, d = c.model.caches, c.d
+    if caches is None:
+        raise ValueError("no caches are stated")
+    form = stored_format(caches, d, c.chip) or "auto"
+    act_bits = DTYPE_BITS[c.dtype]
+    kv_bits = KV_BITS.get(form, act_bits)
+    backend = attention_backend(c)
+    generic = model_caches(c, backend, kv_bits) if backend is not None else ()
+    own = [cache for cache in generic if cache.layer not in caches.opted_in]
+    every = sorted((*own, *stated_caches(c.model, d, c.chip)), key=lambda cache: cache.layer)
+    found = pooled(every, layout=caches.layout, groups_caches=True, hybrid=not d.disable_hybrid_kv_cache_manager)
+    ranks: tuple[Rank, ...] = ()
+    if c.model.tensors and backend is not None:
+        ranks = _ranks(c, backend, act_bits, found.groups, tuple(every))
+    return Frame(
+        dtype=c.dtype,
+        act_bits=act_bits,
+        kv_cache_dtype=form,
+        kv_bits=kv_bits,
+        backend=backend,
+        block_size=d.block_size or 1,
+        kernel=experts_kernel(c),
+        ranks=ranks,
+        groups=found.groups,
+        shared=found.shared,
+        block_bytes=found.block_bytes,
+        why_not_shared=found.why,
     )
 
 
@@ -140,7 +211,9 @@ def stage_layers(n_layers: int, n_stages: int, stage: int) -> range:
     return range(start, start + counts[stage])
 
 
-def _ranks(c: Case, backend: Backend, act_bits: int, groups: tuple[Group, ...]) -> tuple[Rank, ...]:
+def _ranks(
+    c: Case, backend: Backend, act_bits: int, groups: tuple[Group, ...], caches: tuple[Cache, ...]
+) -> tuple[Rank, ...]:
     """The distinct ranks: stages that hold different things, and expert shares of different size."""
     d, model = c.d, c.model
     found: list[Rank] = []
@@ -154,8 +227,8 @@ def _ranks(c: Case, backend: Backend, act_bits: int, groups: tuple[Group, ...]) 
         layers = stage_layers(model.n_layers, d.pipeline_parallel_size, stage)
         first, last = stage == 0, stage == d.pipeline_parallel_size - 1
         for count, n_experts in shares:
-            held = _held(c, act_bits, layers, first, last, n_experts)
-            own = tuple(replace(g, layers=tuple(i for i in g.layers if i in layers)) for g in groups)
+            held = _held(c, backend, act_bits, layers, first, last, n_experts)
+            own = tuple(g.on(layers) for g in groups)
             key = (held, first, last, tuple(len(g.layers) for g in own))
             if key in seen:
                 at = seen[key]
@@ -174,127 +247,184 @@ def _ranks(c: Case, backend: Backend, act_bits: int, groups: tuple[Group, ...]) 
                     held=held,
                     weights_bytes=sum(by_line.values()),
                     weight_lines=tuple((k, v) for k, v in by_line.items() if v),
-                    rounding_bytes=sum(h.count * (allocated(c.engine, h.bytes_each) - h.bytes_each) for h in held),
-                    counter_heads=model.n_heads // d.tensor_parallel_size if backend.counter_buffer else 0,
+                    rounding_bytes=sum(h.count * (int(allocated(c.engine, h.bytes_each)) - h.bytes_each) for h in held),
+                    counter_heads=_counter_heads(c, backend, layers),
+                    step_buffers=_step_buffers(c, backend, act_bits, layers, first, last),
                     groups=own,
-                    block_bytes=max(g.block_bytes for g in own),
+                    block_bytes=pool_block_bytes(own, caches),
                     experts=n_experts,
+                    replica_bytes=_replica_bytes(c, held, n_experts),
                 )
             )
     return tuple(found)
 
 
-def allocated(engine: Engine, n: int) -> int:
+def _replica_bytes(c: Case, held: tuple[Held, ...], n_experts: int) -> int:
+    """Bytes of the replicas of a rank, each as large as its own experts are."""
+    if not c.d.enable_eplb or c.model.experts is None or not n_experts:
+        return 0
+    physical = weights.physical_experts_per_rank(
+        n_experts=c.model.experts.n_experts,
+        n_redundant_experts=c.d.num_redundant_experts or 0,
+        expert_parallel_size=c.ep_size,
+    )
+    own = sum(h.bytes for h in held if h.name.startswith("layers.experts"))
+    return own // n_experts * (int(physical) - n_experts)
+
+
+def allocated(engine: Engine, n: Count) -> Count:
     """Bytes that the tensor allocator takes for a tensor of n bytes while the weights load.
 
     Source: pytorch, c10/cuda/CUDACachingAllocator; vllm, the loader's max_split_size.
     """
     k = engine.constants
-    large = int(round_up(n, k["allocator_large_step_bytes"].value))
-    if n >= k["allocator_large_least_bytes"].value:
-        return large
-    small = int(round_up(n, k["allocator_small_step_bytes"].value))
-    middle = n >= k["allocator_middle_least_bytes"].value and large - small <= k["allocator_rest_most_bytes"].value
-    return large if middle else small
+    k = engine.constants
+    large = round_up(n, k["allocator_large_step_bytes"].value)
+    small = round_up(n, k["allocator_small_step_bytes"].value)
+    whole = both(n >= k["allocator_middle_least_bytes"].value, large - small <= k["allocator_rest_most_bytes"].value)
+    taken: Count = choose(either(n >= k["allocator_large_least_bytes"].value, whole), large, small)
+    return taken
 
 
-def _held(c: Case, act_bits: int, layers: range, first: bool, last: bool, n_experts: int) -> tuple[Held, ...]:
+def _counter_heads(c: Case, backend: Backend, layers: range) -> int:
+    """Query heads for which a rank's attention keeps counters, 0 where its kernels keep none."""
+    if not backend.counter_buffer:
+        return 0
+    heads = [a.n_heads for a in c.model.attention if any(i in layers for i in a.layers)]
+    return max(heads, default=0) // c.d.tensor_parallel_size
+
+
+def _step_buffers(
+    c: Case, backend: Backend, act_bits: int, layers: range, first: bool, last: bool
+) -> tuple[StepBuffer, ...]:
+    """Buffers that follow the engine's step, on a rank of one stage."""
+    found = []
+    for b in c.model.buffers:
+        if b.wants and backend.name not in b.wants:
+            continue
+        if (b.place == FIRST and not first) or (b.place == LAST and not last):
+            continue
+        n = sum(1 for i in b.layers if i in layers) if b.layers else 1
+        # A stage that begins between two of them makes one for its first layers.
+        n += b.leads and layers.start not in b.layers
+        count = b.count * n
+        if count and not (b.name.startswith("vision") and c.d.language_model_only):
+            found.append(
+                StepBuffer(
+                    name=b.name,
+                    count=count,
+                    bits=b.bits or act_bits,
+                    per_token=b.per_token,
+                    per_sequence=b.per_sequence,
+                    beside=b.beside,
+                )
+            )
+    return tuple(found)
+
+
+def _held(
+    c: Case, backend: Backend, act_bits: int, layers: range, first: bool, last: bool, n_experts: int
+) -> tuple[Held, ...]:
     """Everything that a rank of one stage holds after loading."""
-    model, engine, q = c.model, c.engine, c.model.quantization
+    model, engine = c.model, c.engine
     found: list[Held] = []
+
+    def hold(name: str, line: str, shape: tuple[int, ...], bits: int, count: int, split: str = "whole") -> None:
+        n = 1
+        for extent in shape:
+            n *= extent
+        each = int(weights.matrix_bytes(n_rows=n, n_columns=1, weight_bits=bits))
+        found.append(Held(name=name, line=line, shape=shape, bits=bits, count=count, bytes_each=each, split=split))
+
     for tensor in model.tensors:
         count = _count(tensor, model, layers, first, last)
-        if not count:
+        if not count or (tensor.line == "vision" and c.d.language_model_only):
             continue
-        rows = [_extent(e, c) for e in tensor.rows]
-        columns = _extent(tensor.columns, c) if tensor.columns is not None else 1
+        form = form_of(tensor, model, c.d.quantization)
         own = n_experts if tensor.n_experts else 1
-        quantized = tensor.quantized and q is not None
-        bits = q.weight_bits if quantized and q is not None else tensor.bits or act_bits
-        shape = (*((own,) if tensor.n_experts else ()), sum(rows), *((columns,) if tensor.columns is not None else ()))
-        each = own * int(weights.matrix_bytes(n_rows=sum(rows), n_columns=columns, weight_bits=bits))
-        found.append(
-            Held(
-                name=tensor.name,
-                line=tensor.line,
-                shape=shape,
-                bits=bits,
-                count=count,
-                bytes_each=each,
-                split=tensor.split,
-            )
-        )
-        if quantized and q is not None:
-            found.append(_scales(c, tensor, rows, columns, own, count))
+        if form is None:
+            rows = sum(_extent(e, c) for e in tensor.rows)
+            columns = (_extent(tensor.columns, c),) if tensor.columns is not None else ()
+            shape = (*((own,) if tensor.n_experts else ()), rows, *columns)
+            narrow = tensor.bits is None or capability_matches(tensor.narrow_on, c.chip.capability)
+            hold(tensor.name, tensor.line, shape, act_bits if narrow else tensor.bits or 0, count, tensor.split)
+            continue
+        sizes = matrix_sizes(tensor, c, own)
+        layout = layout_of(form.name, place_of(tensor), sizes, engine, c.chip)
+        if layout is None:
+            raise ValueError("a matrix needs a known layout")
+        for part in lying(layout, sizes, act_bits, tensor.line):
+            name = f"{tensor.name}.{part.part}" if part.part else tensor.name
+            hold(name, part.line, part.shape, part.bits, count * part.copies, tensor.split)
     n_attention = sum(1 for a in model.attention for i in a.layers if i in layers)
     scalars = engine.constants["attention_scalars"].value
-    found.append(
-        Held(
-            name="layers.attention.scales",
-            line="buffers",
-            shape=(),
-            bits=32,
-            count=scalars * n_attention,
-            bytes_each=4,
-            split="whole",
-        )
-    )
+    if n_attention:
+        hold("layers.attention.scales", "buffers", (), 32, scalars * n_attention)
+    if backend.sinks == "copied":
+        for a in model.attention:
+            n = sum(1 for i in a.layers if i in layers) if a.sinks else 0
+            if n:
+                hold("layers.attention.sinks.copies", "buffers", (a.n_heads // c.tp,), 32, n, "ranks")
     for i, rope in enumerate(model.ropes):
+        if rope.layers and not any(layer in layers for layer in rope.layers):
+            continue
         n = rope_rows(rope)
         # Uncompiled, latent attention's scaled rope runs in FlashInfer's kernel, which reads numbers of 32 bits.
-        bits = 32 if c.d.enforce_eager and model.latent and rope.rope_type == "yarn" else act_bits
-        size = int(weights.rotary_cache_bytes(n_positions=n, rotary_dim=rope.rotary_dim, cache_bits=bits))
-        name = "rotary" if len(model.ropes) == 1 else f"rotary_{i + 1}"
-        found.append(
-            Held(
-                name=name,
-                line="rotary caches",
-                shape=(n, rope.rotary_dim),
-                bits=bits,
-                count=1,
-                bytes_each=size,
-                split="whole",
-            )
-        )
-    if model.latent and q is not None:
+        uncompiled = c.d.enforce_eager or model.attention_type == "sparse-latent"
+        wide = uncompiled and model.latent and rope.rope_type == "yarn"
+        name = rope.use or ("rotary" if len(model.ropes) == 1 else f"rotary_{i + 1}")
+        hold(name, "rotary caches", (n, rope.rotary_dim), rope.bits or (32 if wide else act_bits), 1)
+    absorbing = [t for t in model.tensors if t.name == "layers.attention.latent_up"]
+    copied = sum(_count(t, model, layers, first, last) for t in absorbing if form_of(t, model, c.d.quantization))
+    if model.latent and copied:
         heads = model.n_heads // c.d.tensor_parallel_size
-        size = int(
-            weights.absorbed_bytes(
-                n_heads=heads,
-                nope_dim=model.latent_nope_dim,
-                value_dim=model.latent_value_dim,
-                latent_rank=model.latent_rank,
-                act_bits=act_bits,
-            )
-        )
         shape = (heads, model.latent_rank, model.latent_nope_dim + model.latent_value_dim)
-        found.append(
-            Held(
-                name="layers.attention.absorbed",
-                line="absorbed copies",
-                shape=shape,
-                bits=act_bits,
-                count=len(layers),
-                bytes_each=size,
-                split="ranks",
-            )
-        )
+        hold("layers.attention.absorbed", "absorbed copies", shape, act_bits, copied, "ranks")
     return tuple(found)
+
+
+def matrix_sizes(tensor: Tensor, c: Case, own: int) -> dict[str, int]:
+    """What a layout's formulas call the sizes of a matrix on a rank: rows, columns, experts and a scale's block."""
+    form = form_of(tensor, c.model, c.d.quantization)
+    rows = [_extent(e, c, padded=False) for e in tensor.rows]
+    columns = _extent(tensor.columns, c, padded=False) if tensor.columns is not None else 1
+    experts = c.model.experts
+    inner = columns if tensor.name.startswith("layers.experts.down") else rows[0]
+    sizes = {"r": sum(rows), "c": columns, "e": own, "n": len(rows)}
+    sizes |= {"q": form.rows if form else 0, "g": form.columns if form else 0, "b": form.bits if form else 0}
+    family = family_of(c.model)
+    sizes["x"] = int(family is not None and not family.deep_gemm)
+    if tensor.n_experts and experts is not None:
+        if tensor.columns is None:
+            inner = expert_inner(c)
+        sizes |= {"i": inner, "h": experts.hidden, "s": 2 if experts.gated else 1}
+    return sizes
+
+
+def expert_inner(c: Case) -> int:
+    """An expert's inner size on a rank, before any kernel pads it."""
+    experts = c.model.experts
+    if experts is None:
+        return 0
+    share = int(weights.share_per_rank(size=experts.intermediate, tensor_parallel_size=c.expert_shards))
+    if experts.least_intermediate and c.expert_shards > 1:
+        share = max(share, experts.least_intermediate)
+    return share
 
 
 def _count(tensor: Tensor, model: Model, layers: range, first: bool, last: bool) -> int:
     """How many tensors of a class one stage holds; a tied table is on the first stage and the last."""
     if tensor.place == EACH:
-        return sum(1 for i in tensor.layers if i in layers)
+        return tensor.copies * sum(1 for i in tensor.layers if i in layers)
     tied = model.tied and tensor.line == "embedding"
-    return int(
+    return tensor.copies * int(
         tensor.place == EVERY
         or (tensor.place == FIRST and (first or (tied and last)))
         or (tensor.place == LAST and last)
     )
 
 
-def _extent(extent: Extent, c: Case) -> int:
+def _extent(extent: Extent, c: Case, *, padded: bool = True) -> int:
     """One extent's share on a rank."""
     size, t = extent.size, c.d.tensor_parallel_size
     if extent.split == "whole":
@@ -304,51 +434,19 @@ def _extent(extent: Extent, c: Case) -> int:
         return int(weights.vocab_rows_per_rank(vocab=size, vocab_padding=padding, tensor_parallel_size=t))
     if extent.split == "kv_heads":
         return extent.unit * int(kv_cache.kv_heads_per_rank(n_kv_heads=size // extent.unit, tensor_parallel_size=t))
+    if extent.split == "groups":
+        n = size // extent.unit
+        return extent.unit * (n // t if n % t == 0 else 1)
     if extent.split == "expert_columns":
-        share = int(weights.share_per_rank(size=size, tensor_parallel_size=c.expert_shards))
+        share = expert_inner(c)
         kernel = experts_kernel(c)
-        return int(round_up(share, kernel.inner_multiple)) if kernel is not None else share
+        return int(round_up(share, kernel.inner_multiple)) if kernel is not None and padded else share
     if extent.split == "shared_expert" and sequence_parallel(c.d):
         return size
+    if extent.split in ("shared_expert", "padded"):
+        share = int(weights.share_per_rank(size=size, tensor_parallel_size=t))
+        return int(round_up(share, extent.unit))
     return int(weights.share_per_rank(size=size, tensor_parallel_size=t))
-
-
-def _scales(c: Case, tensor: Tensor, rows: list[int], columns: int, own: int, count: int) -> Held:
-    """The scales of one class of block-quantized matrices, as they lie after loading."""
-    q = c.model.quantization
-    layout = scale_layout(c.engine, c.chip)
-    if q is None or layout is None:
-        raise ValueError("scales need a quantized model and a known layout")
-    way = layout.experts if tensor.n_experts else layout.linear
-    n_rows = sum(rows)
-    block_rows, block_columns = q.block_rows, q.block_columns
-    if tensor.n_experts:
-        # A shard that whole blocks do not fill gets a finer grid, over the inner and the hidden size alike.
-        inner = rows[0] if len(rows) > 1 else columns
-        block_rows = block_columns = gcd(q.block_rows, inner, c.model.hidden) if inner % q.block_rows else q.block_rows
-    if way == "packed-rows":
-        each = int(
-            weights.packed_row_scale_bytes(
-                n_rows=n_rows, n_columns=columns, block_columns=block_columns, scales_per_word=4, row_alignment=4
-            )
-        )
-        shape: tuple[int, ...] = (-(-columns // block_columns // 4), n_rows)
-    else:
-        each = int(
-            weights.block_scale_bytes(
-                n_rows=n_rows, n_columns=columns, block_rows=block_rows, block_columns=block_columns, scale_bits=32
-            )
-        )
-        shape = (-(-n_rows // block_rows), -(-columns // block_columns))
-    return Held(
-        name=f"{tensor.name}.scales",
-        line="scales",
-        shape=(own, *shape) if tensor.n_experts else shape,
-        bits=32,
-        count=count,
-        bytes_each=own * each,
-        split=tensor.split,
-    )
 
 
 def rope_rows(rope: Rope) -> int:

@@ -12,14 +12,34 @@ from capplan.engines.vllm.case import (
     PERFORMANCE_MODES,
     Case,
     attention_backend,
+    attention_type,
     discrete,
     padded_vocab,
-    scale_layout,
     sequence_parallel,
 )
-from capplan.model import DTYPE_BITS, Extent, Model, load_family
+from capplan.engines.vllm.formats import form_of, layout_of, place_of
+from capplan.engines.vllm.hold import matrix_sizes
+from capplan.engines.vllm.stated import faults
+from capplan.model import DTYPE_BITS, ONLINE, Extent, Model, load_family
 from capplan.registry import Chip
-from capplan.units import both, every, is_array, negate
+from capplan.units import both, every, is_array, negate, round_up
+
+NO_DRAFTER = ("ngram", "ngram_gpu")
+"""Ways of drafting that load no weights."""
+
+STATE_MODES = ("none", "align", "all")
+"""How recurrent states are kept."""
+
+
+def _interleaves(c: Case) -> bool:
+    size, block = c.d.dcp_kv_cache_interleave_size, c.d.block_size or c.engine.defaults["block_size"].value
+    return size is None or (size >= 1 and block % size == 0)
+
+
+def _unshared(c: Case) -> int:
+    """Experts left over where ranks do not share them and their replicas equally."""
+    n = c.model.experts.n_experts if c.model.experts is not None else 0
+    return (n + (c.d.num_redundant_experts or 0)) % c.ep_size
 
 
 def _divisors(number: int, *, most: int = 64) -> str:
@@ -57,7 +77,9 @@ def _kernels(c: Case) -> str:
         f"{b.name} takes {' or '.join(b.dtypes)}, caches in {', '.join(b.kv_cache_dtypes)}, "
         f"blocks that are multiples of {b.block_multiple}"
         for b in c.engine.backends
-        if b.latent == c.model.latent and capability_matches(b.capabilities, c.chip.capability)
+        if b.latent == c.model.latent
+        and attention_type(c) in b.attention
+        and capability_matches(b.capabilities, c.chip.capability)
     ]
     return (
         f"no kernel of {c.engine.title} serves {asked} on {c.chip.title}; "
@@ -67,29 +89,55 @@ def _kernels(c: Case) -> str:
 
 def _block_faults(c: Case) -> list[str]:
     """Matrices that block scales cannot follow into this many shards."""
-    q = c.model.quantization
-    if q is None:
-        return []
     t, faults = c.tp, []
     for tensor in c.model.tensors:
-        if not tensor.quantized or tensor.n_experts or t == 1:
+        form = tensor.form
+        if form is None or form.name != "fp8-block" or tensor.n_experts or t == 1:
             continue
-        for extent in tensor.rows:
-            if extent.split in ("ranks", "shared_expert", "kv_heads") and _ranks_share(extent, c) % q.block_rows:
-                faults.append(f"{tensor.name} has {_ranks_share(extent, c)} rows on a rank")
+        # Matrices packed into one may end within a block; one alone may not.
+        extent = tensor.rows[0]
+        if len(tensor.rows) == 1 and extent.split in ("ranks", "shared_expert"):
+            share = _ranks_share(extent, c)
+            if share % form.rows:
+                faults.append(f"{tensor.name} has {share} rows on a rank")
         if tensor.columns is not None and tensor.columns.split in ("ranks", "shared_expert"):
             share = _ranks_share(tensor.columns, c)
-            if share % q.block_columns:
+            if share % form.columns:
                 faults.append(f"{tensor.name} has {share} columns on a rank")
     return faults
+
+
+def _block(c: Case) -> str:
+    """The block that one scale serves, in words."""
+    form = next(t.form for t in c.model.tensors if t.form is not None and t.form.name == "fp8-block")
+    return f"{form.rows} x {form.columns}"
+
+
+def _formless(c: Case) -> list[str]:
+    """Quantized matrices whose layout on the chip nobody wrote down, each as the start of a sentence."""
+    found = []
+    for tensor in c.model.tensors:
+        form = form_of(tensor, c.model, c.d.quantization)
+        if form is None:
+            continue
+        sizes = matrix_sizes(tensor, c, 1)
+        if layout_of(form.name, place_of(tensor), sizes, c.engine, c.chip) is None:
+            found.append(f"{tensor.name} is stored as {form.name}")
+    return found
+
+
+def _quantizations(c: Case) -> tuple[str, ...]:
+    """What may be said of a checkpoint's quantization."""
+    return c.model.quantization.serves if c.model.quantization is not None else tuple(ONLINE)
 
 
 def _ranks_share(extent: Extent, c: Case) -> int:
     if extent.split == "shared_expert" and sequence_parallel(c.d):
         return extent.size
+    share = extent.size // c.tp
     if extent.split == "kv_heads":
-        return max(extent.size // c.tp, extent.unit)
-    return extent.size // c.tp
+        return max(share, extent.unit)
+    return int(round_up(share, extent.unit)) if extent.split == "shared_expert" else share
 
 
 def _uneven(c: Case) -> list[str]:
@@ -158,8 +206,7 @@ DISCRETE_RULES = (
         field="tensor_parallel_size",
         holds=lambda c: not _block_faults(c),
         says=lambda c: (
-            f"{c.name} is quantized in blocks of {c.model.quantization.block_rows} x "
-            f"{c.model.quantization.block_columns}, and {_block_faults(c)[0]}, which is no multiple of them; "
+            f"{c.name} is quantized in blocks of {_block(c)}, and {_block_faults(c)[0]}, which is no multiple of them; "
             "choose fewer ranks"
         ),
         source="vllm, model_executor/layers/quantization/utils/fp8_utils.py, validate_fp8_block_shape",
@@ -210,6 +257,87 @@ DISCRETE_RULES = (
         source="vllm, v1/kv_cache_interface.py, SlidingWindowSpec.max_memory_usage_bytes",
     ),
     Rule(
+        name="one-rank-for-a-prefill",
+        field="prefill_context_parallel_size",
+        holds=lambda c: c.d.prefill_context_parallel_size == 1,
+        says=lambda c: (
+            f"prefill_context_parallel_size is {c.d.prefill_context_parallel_size}, for which capplan has no law of "
+            f"{c.engine.title}'s weights and steps yet; choose 1, or plan with blis-kernel"
+        ),
+        source="capplan, laws of vLLM",
+    ),
+    Rule(
+        name="exchange-planned",
+        field="dcp_comm_backend",
+        holds=lambda c: c.d.dcp_comm_backend in (None, "ag_rs") and not c.d.dcp_replicate_queries,
+        says=lambda c: (
+            f"dcp_comm_backend {c.d.dcp_comm_backend} or dcp_replicate_queries may move memory, and capplan has no law "
+            "of it yet; choose ag_rs and leave the other out"
+        ),
+        source="capplan, laws of vLLM",
+    ),
+    Rule(
+        name="interleaving-divides-block",
+        field="dcp_kv_cache_interleave_size",
+        holds=lambda c: _interleaves(c),
+        says=lambda c: (
+            f"dcp_kv_cache_interleave_size is {c.d.dcp_kv_cache_interleave_size}, which does not divide the block of "
+            f"{c.d.block_size or c.engine.defaults['block_size'].value} tokens; choose a divisor"
+        ),
+        source="vllm, config/vllm.py, VllmConfig.__post_init__",
+    ),
+    Rule(
+        name="replicas-need-expert-parallel",
+        field="enable_eplb",
+        holds=lambda c: not c.d.enable_eplb or (c.d.enable_expert_parallel and c.model.experts is not None),
+        says=lambda c: "enable_eplb needs enable_expert_parallel and a model with experts; turn it on, or leave it out",
+        source="vllm, config/parallel.py, ParallelConfig",
+    ),
+    Rule(
+        name="replicas-not-negative",
+        field="num_redundant_experts",
+        holds=lambda c: (c.d.num_redundant_experts or 0) >= 0 and (c.d.enable_eplb or not c.d.num_redundant_experts),
+        says=lambda c: (
+            f"num_redundant_experts is {c.d.num_redundant_experts}; it must be 0 or more, and 0 without enable_eplb"
+        ),
+        source="vllm, config/parallel.py, EPLBConfig",
+    ),
+    Rule(
+        name="replicas-shared-equally",
+        field="num_redundant_experts",
+        holds=lambda c: not c.d.enable_eplb or c.model.experts is None or not _unshared(c),
+        says=lambda c: (
+            f"{c.model.experts.n_experts} experts and {c.d.num_redundant_experts or 0} replicas are not shared equally "
+            f"by {c.ep_size} ranks; choose num_redundant_experts "
+            f"{(c.d.num_redundant_experts or 0) + c.ep_size - _unshared(c)}"
+        ),
+        source="vllm, model_executor/layers/fused_moe/layer.py",
+    ),
+    Rule(
+        name="drafted-not-negative",
+        field="num_speculative_tokens",
+        holds=lambda c: (c.d.num_speculative_tokens or 0) >= 0,
+        says=lambda c: f"num_speculative_tokens is {c.d.num_speculative_tokens}; it must be 0 or more",
+        source="vllm, config/speculative.py, SpeculativeConfig",
+    ),
+    Rule(
+        name="drafter-has-no-weights",
+        field="speculative_method",
+        holds=lambda c: not c.d.num_speculative_tokens or not c.model.tensors or c.d.speculative_method in NO_DRAFTER,
+        says=lambda c: (
+            f"speculative_method {c.d.speculative_method} drafts with weights that capplan has no law for yet; "
+            f"choose {' or '.join(NO_DRAFTER)}, or leave num_speculative_tokens out"
+        ),
+        source="capplan, laws of vLLM",
+    ),
+    Rule(
+        name="state-mode-known",
+        field="mamba_cache_mode",
+        holds=lambda c: not c.d.mamba_cache_mode or c.d.mamba_cache_mode in STATE_MODES,
+        says=lambda c: f"mamba_cache_mode is {c.d.mamba_cache_mode!r}; there are {', '.join(STATE_MODES)}",
+        source="vllm, config/cache.py, MambaCacheMode",
+    ),
+    Rule(
         name="dtype-known",
         field="dtype",
         holds=lambda c: c.dtype in DTYPE_BITS,
@@ -233,11 +361,11 @@ DISCRETE_RULES = (
     Rule(
         name="quantization-of-checkpoint",
         field="quantization",
-        holds=lambda c: c.d.quantization in (None, c.model.quantization.method if c.model.quantization else None),
+        holds=lambda c: c.d.quantization is None or c.d.quantization in _quantizations(c),
         says=lambda c: (
             f"quantization {c.d.quantization} was asked, and the checkpoint is "
             f"{'stored as ' + c.model.quantization.method if c.model.quantization else 'not quantized'}; "
-            "capplan has no law for quantizing while loading yet; leave it out"
+            f"{' or '.join(_quantizations(c))} would do, or leave it out"
         ),
         source="vllm, config/model.py, ModelConfig._verify_quantization",
     ),
@@ -252,14 +380,14 @@ DISCRETE_RULES = (
         source="vllm, config/vllm.py, VllmConfig._get_quantization_config",
     ),
     Rule(
-        name="scale-layout-known",
+        name="layout-known",
         field="chip",
-        holds=lambda c: c.model.quantization is None or scale_layout(c.engine, c.chip) is not None,
+        holds=lambda c: not _formless(c),
         says=lambda c: (
-            f"capplan does not know how {c.engine.title} lays out the block scales of {c.name} on {c.chip.title}; "
-            f"a row of scale_layouts in registry/engines/{c.engine.name}.toml would say it"
+            f"{_formless(c)[0]} in {c.name}, which no kernel that capplan knows of {c.engine.title} serves on "
+            f"{c.chip.title} in this many shards; registry/engines/{c.engine.name}.toml would say it in layouts"
         ),
-        source="registry, engines, scale_layouts",
+        source="registry, engines, layouts",
     ),
     Rule(
         name="cache-format-known",
@@ -394,6 +522,13 @@ NUMERIC_RULES = (
         source="vllm, config/cache.py, CacheConfig.kv_cache_memory_bytes",
     ),
     Rule(
+        name="blocks-positive",
+        field="num_gpu_blocks_override",
+        holds=lambda c: c.d.num_gpu_blocks_override is None or c.d.num_gpu_blocks_override >= 1,
+        says=lambda c: f"num_gpu_blocks_override is {c.d.num_gpu_blocks_override}; it must be 1 or more",
+        source="vllm, config/cache.py, CacheConfig.num_gpu_blocks_override",
+    ),
+    Rule(
         name="load-positive",
         field="requests",
         holds=lambda c: both(c.d.tokens >= 1, True if c.d.requests is None else c.d.requests >= 1),
@@ -415,6 +550,10 @@ NUMERIC_RULES = (
     ),
 )
 """What depends on numbers, each a mask where they are many."""
+
+
+OF_KERNELS = ("cache-format-known", "cache-format-of-model", "latent-sizes-served", "kernel-exists", "float16-stable")
+"""Rules that a model's stated caches answer for themselves."""
 
 
 def broken(c: Case) -> tuple[Finding, ...]:
@@ -445,7 +584,10 @@ def broken(c: Case) -> tuple[Finding, ...]:
 @lru_cache(maxsize=4096)
 def discrete_finding(model: Model, d: Deployment, chip: Chip, engine: Engine) -> Finding | None:
     case = Case(model=model, asked=d, d=d, chip=chip, engine=engine)
+    stated = model.caches is not None and bool(model.caches.owned)
     for rule in DISCRETE_RULES:
+        if stated and rule.name in OF_KERNELS:
+            continue
         if not rule.holds(case):
             return Finding(
                 field=rule.field,
@@ -454,7 +596,7 @@ def discrete_finding(model: Model, d: Deployment, chip: Chip, engine: Engine) ->
                 why=rule.says(case),
                 source=rule.source,
             )
-    return None
+    return next(faults(model, d, chip), None)
 
 
 def why_not(model: Model, d: Deployment, chip: Chip, engine: Engine) -> str | None:

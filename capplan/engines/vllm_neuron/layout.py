@@ -79,7 +79,7 @@ def request_blocks(*, max_model_len: Count, block_size: int, contexts: int = 1) 
     )
 
 
-def pool(*, budget_bytes: Count, block_bytes: int, request_blocks: Count, override: int | None = None) -> Pool:
+def pool(*, budget_bytes: Count, block_bytes: int, request_blocks: Count, override: Count | None = None) -> Pool:
     """The pool that a budget gives, or the number of blocks that was stated instead."""
     blocks = kv_cache.whole_blocks(budget_bytes=budget_bytes, block_bytes=block_bytes) if override is None else override
     return Pool(

@@ -25,6 +25,10 @@ UNREAD = (
     "disable_hybrid_kv_cache_manager",
     "async_scheduling",
     "performance_mode",
+    "enable_eplb",
+    "num_redundant_experts",
+    "language_model_only",
+    "mamba_cache_mode",
 )
 """Settings of vLLM that a Neuron worker's budget does not read."""
 
