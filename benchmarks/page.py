@@ -12,8 +12,11 @@ from benchmarks.measure import Row, started
 from capplan.serve import free_port, serving
 
 PRESSES = 60
-SLIDER = "input[type=range][name=max_model_len], [data-field=max_model_len] input[type=range]"
-READ = "() => document.querySelector('.cp-verdict')?.innerText + document.querySelector('.cp-bar')?.innerHTML"
+SLIDER = ".cpp-field[data-name=max_model_len] .cpp-slider"
+READ = (
+    "() => document.querySelector('.cp-verdict')?.innerText"
+    " + document.querySelector('.cpp-picture .cp-track')?.getAttribute('aria-label')"
+)
 
 
 def latency() -> Iterator[Row]:

@@ -213,5 +213,9 @@ def models_command() -> None:
 
 @main.command("chips")
 def chips_command() -> None:
-    """List the chips that the registry knows, with what the driver reports of each."""
-    click.echo(chips_text(tuple(load_chip(name) for name in names("chips"))), nl=False)
+    """List the chips that the registry knows: what the driver reports of each, and the stacks of Neuron's."""
+    from capplan.engines.vllm_neuron import load_neuron_chip
+    from capplan.views.neuron_text import neuron_chips_text
+
+    click.echo(chips_text(tuple(load_chip(name) for name in names("chips"))))
+    click.echo(neuron_chips_text(tuple(load_neuron_chip(name) for name in names("neuron"))), nl=False)

@@ -255,9 +255,15 @@ def test_a_config_of_ones_own_is_planned(tmp_path):
 @pytest.mark.parametrize(("command", "kind"), [("models", "models"), ("chips", "chips")])
 def test_the_registry_is_listed_a_line_each(command, kind):
     result = capplan(command)
-    lines = result.stdout.splitlines()
+    lines = result.stdout.split("\n\n")[0].splitlines()
     assert (result.exit_code, result.stderr) == (0, "")
     assert [line.split()[0] for line in lines[1:]] == list(names(kind))
+
+
+def test_neuron_chips_are_listed_with_their_stacks():
+    # aws-neuron-driver, v3/address_map.h: four stacks of 24 GiB and eight cores
+    line = next(line for line in capplan("chips").stdout.splitlines() if line.startswith("trn2"))
+    assert line.split()[1:4] == ["96.00", "4", "8"] and "1 or 2" in line
 
 
 def test_chips_are_listed_with_what_the_driver_reports():

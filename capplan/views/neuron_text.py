@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from capplan.engines.vllm_neuron import Diagnosis, floor_gib
+from capplan.engines.vllm_neuron import Diagnosis, NeuronChip, floor_gib
 from capplan.neuron import NeuronPlan
 from capplan.units import GIB
 from capplan.views.terms import SIGNS
@@ -122,3 +122,16 @@ def diagnosis_text(d: Diagnosis) -> str:
     out += [f"  {note}" for note in d.notes]
     out += [f"  {i}. {step}" for i, step in enumerate(d.procedure, 1)]
     return "\n".join(out) + "\n"
+
+
+def neuron_chips_text(chips: tuple[NeuronChip, ...]) -> str:
+    """The registry's Neuron chips, a line each: what a stack of memory holds, and whose it is."""
+    rows = [
+        f"{'Neuron chip':<14}{'GiB':>8}  {'stacks':<8}{'cores':<7}{'LNC':<8}what it is; where a stack's size is from"
+    ]
+    for c in chips:
+        cores = f"{c.hbm_stacks_per_chip.value:<8}{c.physical_cores_per_chip.value:<7}"
+        degrees = " or ".join(map(str, c.degrees))
+        size = f"{c.catalog_bytes / GIB:>8.2f}  {cores}{degrees:<8}"
+        rows.append(f"{c.name:<14}{size}{c.title}; {c.hbm_stack_bytes.origin()}")
+    return "\n".join(rows) + "\n"
