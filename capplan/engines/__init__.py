@@ -10,7 +10,7 @@ from typing import Any
 
 from capplan.registry import Datum, Refused, RegistryError, Table, closest, names, open_table
 from capplan.shapes import Formula, formula
-from capplan.units import Flag
+from capplan.units import Flag, every, is_array, negate
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -48,6 +48,24 @@ class Rule:
     holds: Callable[[Any], Flag]
     says: Callable[[Any], str]
     source: str
+
+    def finding(self, case: Any, asked: Any) -> Finding | None:
+        """What is refused of a case, None where the rule is kept; for many configurations with the mask of the broken.
+
+        asked  the deployment whose words the finding quotes
+        """
+        holds = self.holds(case)
+        if every(holds):
+            return None
+        many = is_array(holds)
+        return Finding(
+            field=self.field,
+            asked=getattr(asked, self.field, None),
+            happens="refused",
+            why=f"some of the configurations break the rule {self.name}" if many else self.says(case),
+            source=self.source,
+            mask=negate(holds) if many else None,
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

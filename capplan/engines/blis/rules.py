@@ -7,11 +7,12 @@ from functools import lru_cache
 from capplan.deployment import Deployment
 from capplan.engines import Engine, Finding, Rule, capability_matches
 from capplan.engines.blis.case import Case
+from capplan.engines.vllm import rules
 from capplan.engines.vllm.case import CUDAGRAPH_MODES, discrete
 from capplan.engines.vllm.stated import faults
 from capplan.model import DTYPE_BITS, Model
 from capplan.registry import Chip
-from capplan.units import both, every, is_array, negate
+from capplan.units import both
 
 STATE_MODES = ("none", "align", "all")
 
@@ -74,6 +75,9 @@ def _sparse(c: Case) -> str:
         + ("; ".join(there) if there else "it needs compute capability 9.0 or 10.x")
     )
 
+
+OF_VLLM = {rule.name: rule for rule in (*rules.DISCRETE_RULES, *rules.NUMERIC_RULES)}
+"""Rules that the release itself has, some of which the kernel keeps as they are."""
 
 LATENT_ONLY = "prefill_context_parallel_size needs latent attention in every layer and no recurrent state"
 
@@ -339,13 +343,7 @@ DISCRETE_RULES = (
         ),
         source="BLIS latency kernel, new.go",
     ),
-    Rule(
-        name="experts-for-expert-parallel",
-        field="enable_expert_parallel",
-        holds=lambda c: not c.d.enable_expert_parallel or c.model.experts is not None,
-        says=lambda c: f"{c.name} has no experts, which enable_expert_parallel needs; leave it out",
-        source="vllm, config/model.py, ModelConfig._verify_with_expert_parallelism",
-    ),
+    OF_VLLM["experts-for-expert-parallel"],
     Rule(
         name="ranks-fit-the-pool",
         field="nnodes",
@@ -417,20 +415,8 @@ NUMERIC_RULES = (
         says=lambda c: f"max_num_batched_tokens is {c.d.max_num_batched_tokens}; it must be from 1 to 2,147,483,647",
         source="BLIS latency kernel, field validation",
     ),
-    Rule(
-        name="cache-bytes-positive",
-        field="kv_cache_memory_bytes",
-        holds=lambda c: c.d.kv_cache_memory_bytes is None or c.d.kv_cache_memory_bytes >= 1,
-        says=lambda c: f"kv_cache_memory_bytes is {c.d.kv_cache_memory_bytes}; it must be 1 or more",
-        source="vllm, config/cache.py, CacheConfig.kv_cache_memory_bytes",
-    ),
-    Rule(
-        name="blocks-positive",
-        field="num_gpu_blocks_override",
-        holds=lambda c: c.d.num_gpu_blocks_override is None or c.d.num_gpu_blocks_override >= 1,
-        says=lambda c: f"num_gpu_blocks_override is {c.d.num_gpu_blocks_override}; it must be 1 or more",
-        source="vllm, config/cache.py, CacheConfig.num_gpu_blocks_override",
-    ),
+    OF_VLLM["cache-bytes-positive"],
+    OF_VLLM["blocks-positive"],
     Rule(
         name="load-positive",
         field="tokens",
@@ -438,16 +424,7 @@ NUMERIC_RULES = (
         says=lambda c: f"the load is {c.d.requests or 1} requests of {c.d.tokens} tokens; both must be 1 or more",
         source="capplan, the load that a plan answers for",
     ),
-    Rule(
-        name="load-within-length",
-        field="tokens",
-        holds=lambda c: c.d.tokens <= c.d.max_model_len,
-        says=lambda c: (
-            f"a request of {c.d.tokens:,} tokens is longer than max_model_len {c.d.max_model_len:,}; "
-            "lower tokens or raise max_model_len"
-        ),
-        source="vllm, entrypoints, the length check of each request",
-    ),
+    OF_VLLM["load-within-length"],
 )
 """What depends on numbers, each a mask where they are many."""
 
@@ -459,15 +436,7 @@ def broken(c: Case) -> tuple[Finding, ...]:
     first = _discrete(c.model, discrete(c.d), c.chip, c.engine)
     if first is not None:
         found.append(first)
-    for rule in NUMERIC_RULES:
-        holds = rule.holds(c)
-        if every(holds):
-            continue
-        many = is_array(holds)
-        says = f"some of the configurations break the rule {rule.name}" if many else rule.says(c)
-        asked = getattr(c.d, rule.field)
-        mask = negate(holds) if many else None
-        found.append(Finding(field=rule.field, asked=asked, happens="refused", why=says, source=rule.source, mask=mask))
+    found += [f for rule in NUMERIC_RULES if (f := rule.finding(c, c.d)) is not None]
     return (*found, *_pack_errors(c))
 
 
@@ -499,14 +468,9 @@ def _pack_errors(c: Case) -> tuple[Finding, ...]:
 def _discrete(model: Model, d: Deployment, chip: Chip, engine: Engine) -> Finding | None:
     case = Case(model=model, d=d, chip=chip, engine=engine)
     for rule in DISCRETE_RULES:
-        if not rule.holds(case):
-            return Finding(
-                field=rule.field,
-                asked=getattr(d, rule.field, model.name),
-                happens="refused",
-                why=rule.says(case),
-                source=rule.source,
-            )
+        finding = rule.finding(case, d)
+        if finding is not None:
+            return finding
     return next(faults(model, d, chip), None)
 
 

@@ -22,7 +22,7 @@ from capplan.engines.vllm.hold import matrix_sizes
 from capplan.engines.vllm.stated import faults
 from capplan.model import DTYPE_BITS, ONLINE, Extent, Model, load_family
 from capplan.registry import Chip
-from capplan.units import both, every, is_array, negate, round_up
+from capplan.units import both, round_up
 
 NO_DRAFTER = ("ngram", "ngram_gpu")
 """Ways of drafting that load no weights."""
@@ -562,22 +562,7 @@ def broken(c: Case) -> tuple[Finding, ...]:
     first = discrete_finding(c.model, discrete(c.d), c.chip, c.engine)
     if first is not None:
         found.append(first)
-    for rule in NUMERIC_RULES:
-        holds = rule.holds(c)
-        if every(holds):
-            continue
-        many = is_array(holds)
-        says = f"some of the configurations break the rule {rule.name}" if many else rule.says(c)
-        found.append(
-            Finding(
-                field=rule.field,
-                asked=getattr(c.d, rule.field),
-                happens="refused",
-                why=says,
-                source=rule.source,
-                mask=negate(holds) if many else None,
-            )
-        )
+    found += [f for rule in NUMERIC_RULES if (f := rule.finding(c, c.d)) is not None]
     return tuple(found)
 
 
@@ -588,14 +573,9 @@ def discrete_finding(model: Model, d: Deployment, chip: Chip, engine: Engine) ->
     for rule in DISCRETE_RULES:
         if stated and rule.name in OF_KERNELS:
             continue
-        if not rule.holds(case):
-            return Finding(
-                field=rule.field,
-                asked=getattr(d, rule.field),
-                happens="refused",
-                why=rule.says(case),
-                source=rule.source,
-            )
+        finding = rule.finding(case, d)
+        if finding is not None:
+            return finding
     return next(faults(model, d, chip), None)
 
 

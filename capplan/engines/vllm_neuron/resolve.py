@@ -15,7 +15,7 @@ from capplan.engines.vllm_neuron.rules import MODEL_RULES, PLACE_RULES, SHARED, 
 from capplan.environment import CAP, COMPILE, DEGREE, HEADROOM
 from capplan.model import Model
 from capplan.registry import Datum, names
-from capplan.units import choose, every, is_array, negate
+from capplan.units import choose, is_array
 
 UNREAD = (
     "kv_cache_memory_bytes",
@@ -72,24 +72,14 @@ def resolve(model: Model | None, draft: Model | None, asked: Deployment, engine:
     question = Asked(model=model, draft=draft, d=d, chip=c.chip, instance=instance, degree=c.degree, engine=engine)
     refused = []
     for rule, looked_at in _rules(question, c):
-        holds = rule.holds(looked_at)
-        if every(holds):
+        finding = rule.finding(looked_at, asked)
+        if finding is None:
             continue
-        many = is_array(holds)
-        refused.append(
-            Finding(
-                field=rule.field,
-                asked=getattr(asked, rule.field),
-                happens="refused",
-                why=f"some of the configurations break the rule {rule.name}" if many else rule.says(looked_at),
-                source=rule.source,
-                mask=negate(holds) if many else None,
-            )
-        )
-        if many and hasattr(c, rule.field):
+        refused.append(finding)
+        if finding.mask is not None and hasattr(c, rule.field):
             # What is refused is computed with the default, so that the rest can be computed at all.
             stand_in = engine.defaults[rule.field].value if rule.field in engine.defaults else 0.0
-            c = replace(c, **{rule.field: choose(holds, getattr(c, rule.field), stand_in)})
+            c = replace(c, **{rule.field: choose(finding.mask, stand_in, getattr(c, rule.field))})
     if c.headroom:
         d = replace(d, gpu_memory_utilization=1.0, kv_gmu_budget_cap_fraction=None)
     data = (*engine.defaults.values(), *((c.chip.hbm_stack_bytes, c.chip.logical_nc_config) if c.chip else ()))
