@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from capplan.deployment import Deployment
 from capplan.engines import Engine, blis, vllm
@@ -142,6 +142,14 @@ def rank_plan(s: Setting, rank: vllm.Rank) -> RankPlan:
     claimed = fixed + centre.cache if centre.requested is None else centre.requested
     blocks = kv_cache.whole_blocks(budget_bytes=centre.cache, block_bytes=rank.block_bytes)
     override = s.d.num_gpu_blocks_override
+    if override is not None:
+        # The engine plans against the stated blocks, and takes them whatever the budget gives.
+        blocks = override + 0 * blocks
+        pool = blocks * rank.block_bytes
+        claimed = at_least(claimed, fixed + pool)
+        centre = _overridden(centre, pool, fixed + pool + pre.bytes <= device.value)
+        worst = _overridden(worst, pool, high + pool + pre.high <= device.low)
+        best = _overridden(best, pool, low + pool + pre.low <= device.high)
     return RankPlan(
         stage=rank.stage,
         count=rank.count,
@@ -156,27 +164,39 @@ def rank_plan(s: Setting, rank: vllm.Rank) -> RankPlan:
         kv_budget_high_bytes=best.cache,
         claimed_bytes=claimed,
         short_bytes=0 if centre.requested is None else at_least(fixed - centre.requested, 0),
-        lacking_bytes=at_least(needed - centre.cache, 0),
+        lacking_bytes=at_least(needed - centre.pool, 0),
         over_device_bytes=at_least(claimed + pre.bytes - device.value, 0),
         pre_snapshot=pre,
         kv_block_bytes=rank.block_bytes,
-        kv_blocks=blocks if override is None else override + 0 * blocks,
+        kv_blocks=blocks,
         groups=rank.groups,
         held=_held(s, rank),
-        starts=both(centre.cache >= needed, centre.fits),
-        starts_at_worst=both(worst.cache >= needed, worst.fits),
-        starts_at_best=both(best.cache >= needed, best.fits),
+        starts=both(centre.pool >= needed, centre.fits),
+        starts_at_worst=both(worst.pool >= needed, worst.fits),
+        starts_at_best=both(best.pool >= needed, best.fits),
         context_fits=centre.fits,
     )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Budget:
-    """What the policy gives: what the engine claims, what the cache gets, whether it fits beside what came before."""
+    """What the policy gives: what the engine claims, what the cache gets, whether it fits beside what came before.
+
+    pool  bytes that the start check plans against: the cache's, or those of the blocks that were stated
+    """
 
     requested: Count | None
     cache: Count
+    pool: Count
     fits: Flag
+
+
+def _overridden(b: Budget, pool: Count, fits: Flag) -> Budget:
+    """The budget with a stated number of blocks.
+
+    Source: vllm, v1/core/kv_cache_planning.py, get_kv_cache_configs, num_gpu_blocks_override.
+    """
+    return replace(b, pool=pool, fits=both(b.fits, fits))
 
 
 def _budget(s: Setting, device_bytes: int, fixed: Count, before: Count) -> Budget:
@@ -184,10 +204,10 @@ def _budget(s: Setting, device_bytes: int, fixed: Count, before: Count) -> Budge
     stated, share = s.d.kv_cache_memory_bytes, s.d.gpu_memory_utilization
     if stated is not None or share is None:
         cache = 0 if stated is None else stated
-        return Budget(requested=None, cache=cache, fits=fixed + cache + before <= device_bytes)
+        return Budget(requested=None, cache=cache, pool=cache, fits=fixed + cache + before <= device_bytes)
     requested = vllm_gpu.requested_bytes(device_bytes=device_bytes, gpu_memory_utilization=share)
     cache = vllm_gpu.kv_budget_bytes(requested=requested, fixed=fixed)
-    return Budget(requested=requested, cache=cache, fits=requested + before <= device_bytes)
+    return Budget(requested=requested, cache=cache, pool=cache, fits=requested + before <= device_bytes)
 
 
 # The lines

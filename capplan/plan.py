@@ -624,6 +624,12 @@ def _sentence(p: Plan) -> str:
     if rank.requested_bytes is not None:
         band = f" ({show_bytes(rank.kv_budget_low_bytes)} to {show_bytes(rank.kv_budget_high_bytes)} by the estimates)"
     there = f"{p.question}: {show_bytes(budget)} are left for the cache{band} and one request needs {show_bytes(need)}"
+    if p.resolved.num_gpu_blocks_override is not None:
+        budget = (p.kv_blocks or 0) * rank.kv_block_bytes
+        there = (
+            f"{p.question}: {p.kv_blocks:,} blocks of {rank.kv_block_bytes:,} bytes were stated, "
+            f"{show_bytes(budget)}, and one request needs {show_bytes(need)}"
+        )
     if p.verdict == "fits":
         spare = show_bytes(budget - need - rank.kv_block_bytes)
         return f"{there}; it starts with {spare} to spare, and {p.max_concurrency:.2f} requests of full length fit."
@@ -650,8 +656,8 @@ def _sentence(p: Plan) -> str:
 def _outside_sentence(p: Plan, rank: RankPlan) -> str:
     """What to say where the budget and what is held before it exceed the device."""
     before = rank.pre_snapshot.bytes
-    if rank.requested_bytes is None:
-        total = rank.fixed_bytes + rank.kv_budget_bytes + before
+    if rank.requested_bytes is None or rank.claimed_bytes > rank.requested_bytes:
+        total = rank.claimed_bytes + before
         return (
             f"{p.question}: fixed memory, the stated cache and what is held before them come to {show_bytes(total)}, "
             f"and the device has {show_bytes(p.device_bytes)}, {show_bytes(rank.over_device_bytes)} too few; "

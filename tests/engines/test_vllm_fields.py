@@ -57,6 +57,27 @@ def test_a_stated_number_of_blocks_replaces_what_the_budget_gives():
     assert p.kv_budget_bytes == asked(QWEN, max_model_len=8192).kv_budget_bytes
 
 
+def test_the_start_check_plans_against_stated_blocks():
+    # vllm 0.33.0, kv_cache_planning.py, get_kv_cache_configs: the available memory becomes the stated blocks'
+    need = asked(QWEN, max_model_len=8192).kv_request_blocks
+    enough, one_less = (asked(QWEN, max_model_len=8192, num_gpu_blocks_override=need + n) for n in (1, 0))
+    assert (enough.verdict, one_less.verdict) == ("fits", "does-not-fit")
+    assert one_less.tightest.lacking_bytes == one_less.kv_block_bytes
+    assert one_less.estimated_max_model_len == 8192 - 16
+    beyond = asked(QWEN, max_model_len=8192, num_gpu_blocks_override=10_000_000)
+    assert beyond.verdict == "does-not-fit" and "the device has" in beyond.sentence
+    assert "blocks" in one_less.sentence and "bytes were stated" in one_less.sentence
+
+
+def test_every_page_of_a_group_has_the_group_s_size():
+    # vllm 0.33.0, Qwen3-Next on H100 tp 2: states and attention alike in pages of 589,824 bytes, 12 a block
+    p = asked(load_model("Qwen/Qwen3-Next-80B-A3B-Instruct"), tensor_parallel_size=2)
+    assert [(g.spec, g.page_bytes, g.block_bytes) for g in p.kv_groups] == [
+        *[("MambaSpec", 589_824, 7_077_888)] * 3,
+        ("FullAttentionSpec", 589_824, 7_077_888),
+    ]
+
+
 def test_drafted_tokens_widen_a_window_and_the_captured_step():
     plain = asked(GEMMA, max_num_seqs=16)
     drafting = asked(GEMMA, max_num_seqs=16, speculative_method="ngram", num_speculative_tokens=3)

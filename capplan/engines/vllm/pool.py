@@ -120,7 +120,12 @@ class Group:
         if not self.members:
             return replace(self, layers=kept)
         members = tuple(m for m in self.members if m.layer in layers)
-        return replace(self, layers=kept, members=members, page_bytes=sum(m.page_bytes for m in members))
+        return replace(
+            self,
+            layers=kept,
+            members=members,
+            page_bytes=sum(m.page_bytes for m in members) if self.spec == MIXED else self.page_bytes,
+        )
 
 
 class CannotGroup(ValueError):
