@@ -15,6 +15,7 @@ import click
 from capplan.deployment import DEFAULT_ENGINE, FIELDS, NEURON, Deployment, from_mapping, parse_flags
 from capplan.engines import load_engine
 from capplan.hub import known_models, load_model
+from capplan.model import Model
 from capplan.plan import Plan, plan, refusal_dict
 from capplan.registry import Refused, RegistryError, load_chip, names
 from capplan.views.explain import weights_text
@@ -33,7 +34,7 @@ def main() -> None:
 
 
 def _flags_help() -> str:
-    own = ("engine", "chip", "usage_context", "tokens", "requests", *NEURON)
+    own = ("engine", "chip", "usage_context", "assume_generic", "tokens", "requests", *NEURON)
     plain = [name for name in FIELDS if name not in own]
     rows = [
         "\b",
@@ -41,6 +42,7 @@ def _flags_help() -> str:
         "  --chip NAME, --engine NAME, --usage-context openai-api-server|llm-class",
     ]
     rows += [f"  --{name.replace('_', '-')}" for name in plain]
+    rows += ["  --assume-generic    plan an unknown architecture as a plain decoder, with a wider band"]
     rows += ["  --tokens N, --requests N    the load to answer for", "Short forms: -tp -pp -dp -dcp -ep -q"]
     rows += ["With --engine vllm-neuron, also, or its variables as NAME=VALUE:"]
     rows += [f"  --{name.replace('_', '-')}" for name in NEURON]
@@ -125,8 +127,13 @@ def _engine_of(words: list[str]) -> str:
 
 def _asked(words: Iterable[str]) -> Plan:
     reference, deployment, ignored = question(words)
-    model: Any = load_model(reference, overrides=deployment.overrides) if reference else None
+    model: Any = _model(reference, deployment) if reference else None
     return replace(plan(model, deployment), ignored_flags=ignored)
+
+
+def _model(reference: str, deployment: Deployment) -> Model:
+    """The model of a question, as its deployment wants it read."""
+    return load_model(reference, overrides=deployment.overrides, assume_generic=deployment.assume_generic)
 
 
 def answer_line(line: str) -> dict[str, Any]:
@@ -145,7 +152,7 @@ def answer_line(line: str) -> dict[str, Any]:
         deployment = from_mapping(values)
         if not isinstance(reference, str) and load_engine(deployment.engine).rules == "vllm":
             return refusal_dict('no model is named; the object needs "model"', "model")
-        model: Any = load_model(reference, overrides=deployment.overrides) if isinstance(reference, str) else None
+        model: Any = _model(reference, deployment) if isinstance(reference, str) else None
         return plan(model, deployment).to_dict()
     except (Refused, RegistryError) as error:
         return refusal_dict(str(error))

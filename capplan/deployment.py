@@ -42,8 +42,9 @@ class Deployment:
     """A model on chips, as the operator states it; None means that nothing was said.
 
     Every field has the engine's own flag name but these of capplan: `engine`, `chip`, `usage_context`,
-    `gpus_per_node`, `pool_role`, and the load to answer for, `tokens` of `requests` at once.  Lengths, sequences,
-    batched tokens, utilization, blocks and cache bytes may be arrays of one length: a plan then answers for all.
+    `gpus_per_node`, `pool_role`, `assume_generic`, and the load to answer for, `tokens` of `requests` at once.
+    Lengths, sequences, batched tokens, utilization, blocks and cache bytes may be arrays of one length: a plan then
+    answers for all.
     """
 
     engine: str = DEFAULT_ENGINE
@@ -86,6 +87,7 @@ class Deployment:
     async_scheduling: bool | None = None
     performance_mode: str | None = None
     hf_overrides: str | None = None
+    assume_generic: bool = False
     tokens: Count | None = None
     requests: Count | None = None
     # vLLM on Neuron: its variables in lower case, what its runtime and its host report, and what people measured.
@@ -141,7 +143,17 @@ NEURON = (
 )
 """Settings that only vLLM on Neuron has."""
 
-NO_FLAG = ("engine", "chip", "usage_context", "gpus_per_node", "pool_role", "tokens", "requests", *NEURON)
+NO_FLAG = (
+    "engine",
+    "chip",
+    "usage_context",
+    "gpus_per_node",
+    "pool_role",
+    "assume_generic",
+    "tokens",
+    "requests",
+    *NEURON,
+)
 """Settings that the engine has no flag for: capplan's own, and Neuron's variables."""
 
 COUNTS = (
@@ -183,6 +195,7 @@ FLAGS = (
     "disable_hybrid_kv_cache_manager",
     "language_model_only",
     "async_scheduling",
+    "assume_generic",
     "cpu_compile",
     "cpu_mode",
 )

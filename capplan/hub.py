@@ -18,17 +18,19 @@ MAX_CONFIG_BYTES = 16 << 20
 """Larger than any config.json; what is larger is something else."""
 
 
-def load_model(reference: str | Path, *, overrides: Mapping[str, Any] | None = None) -> Model:
+def load_model(
+    reference: str | Path, *, overrides: Mapping[str, Any] | None = None, assume_generic: bool = False
+) -> Model:
     """A model by registry name, folder, path of a config.json, or Hugging Face id that is in the hub's cache.
 
     overrides  keys that replace those of the config.json, as the engine's hf_overrides
+    assume_generic  build an unknown architecture as a plain decoder, with a band; a known one is built as ever
 
     Raises Refused: no such model (with the closest known names), a file that is no JSON, an unknown
     architecture, a field that is missing, negative or absurd.
     """
-    return _load(
-        str(reference), json.dumps(dict(overrides), sort_keys=True) if overrides else "", _stamp(str(reference))
-    )
+    text = json.dumps(dict(overrides), sort_keys=True) if overrides else ""
+    return _load(str(reference), text, _stamp(str(reference)), bool(assume_generic))
 
 
 def _stamp(reference: str) -> int:
@@ -44,7 +46,7 @@ def _stamp(reference: str) -> int:
 
 
 @lru_cache(maxsize=256)
-def _load(reference: str, overrides: str, stamp: int) -> Model:
+def _load(reference: str, overrides: str, stamp: int, generic: bool) -> Model:
     text = reference.strip()
     if not text:
         raise Refused("no model is named; give a registry name, a folder, or the path of a config.json")
@@ -53,17 +55,17 @@ def _load(reference: str, overrides: str, stamp: int) -> Model:
     short = {name.rsplit("/", 1)[-1].lower(): name for name in known}
     path = Path(text).expanduser()
     if text.lower() in lower:
-        return _from_registry(lower[text.lower()], overrides)
+        return _from_registry(lower[text.lower()], overrides, generic)
     if _exists(path):
-        return _from_path(path, overrides)
+        return _from_path(path, overrides, generic)
     bare = text.lower() if text.count("/") == 0 else text.rsplit("/", 1)[-1].lower()
     if text.lower() in short:
-        return _from_registry(short[text.lower()], overrides)
+        return _from_registry(short[text.lower()], overrides, generic)
     if text.count("/") == 1 and bare in lower:
-        return _from_registry(lower[bare], overrides)
+        return _from_registry(lower[bare], overrides, generic)
     cached = _cached(text)
     if cached is not None:
-        return _from_file(cached, text, "the hub's cache on this machine", overrides)
+        return _from_file(cached, text, "the hub's cache on this machine", overrides, generic)
     if path.suffix == ".json" or text.count("/") > 1 or text.startswith((".", "~")):
         raise Refused(f"there is no file {text!r}; give the path of a config.json, its folder, or a registry name")
     raise Refused(
@@ -80,14 +82,14 @@ def _exists(path: Path) -> bool:
         return False
 
 
-def _from_registry(name: str, overrides: str) -> Model:
+def _from_registry(name: str, overrides: str, generic: bool) -> Model:
     table = open_table("models", name)
     if table.text("name") != name:
         raise table.fail("name", f"must be {name!r}, as the file is called")
-    return _from_table(table, name, overrides)
+    return _from_table(table, name, overrides, generic)
 
 
-def _from_table(table: Table, name: str, overrides: str) -> Model:
+def _from_table(table: Table, name: str, overrides: str, generic: bool) -> Model:
     """The model that a registry file describes: by its config, or by facts alone where its weights are not known."""
     method = table.word("method", tuple(METHODS))
     source, where, why = table.text("source", None), table.text("where", None), table.text("why", None)
@@ -134,6 +136,7 @@ def _from_table(table: Table, name: str, overrides: str) -> Model:
             overrides=overrides,
             data_points=(datum,),
             beside=beside,
+            assume_generic=generic,
         )
     if stated is None:
         return model
@@ -215,17 +218,17 @@ def _merged(overrides: str) -> dict[str, Any]:
     return found
 
 
-def _from_path(path: Path, overrides: str) -> Model:
+def _from_path(path: Path, overrides: str, generic: bool) -> Model:
     file = path / "config.json" if path.is_dir() else path
     if not file.is_file():
         raise Refused(f"{path} has no config.json; give a folder that has one, or the path of the file")
     if file.suffix == ".toml":
-        return _from_toml(file, overrides)
+        return _from_toml(file, overrides, generic)
     folder = file.resolve().parent.name if file.name == "config.json" else file.stem
-    return _from_file(file, folder.replace("__", "/"), str(file), overrides)
+    return _from_file(file, folder.replace("__", "/"), str(file), overrides, generic)
 
 
-def _from_toml(file: Path, overrides: str) -> Model:
+def _from_toml(file: Path, overrides: str, generic: bool) -> Model:
     """A model file like the registry's, wherever it lies."""
     try:
         if file.stat().st_size > MAX_CONFIG_BYTES:
@@ -236,15 +239,15 @@ def _from_toml(file: Path, overrides: str) -> Model:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Refused(f"{file} is not TOML: {error}") from None
     table = Table(str(file.resolve()), data)
-    return _from_table(table, table.text("name"), overrides)
+    return _from_table(table, table.text("name"), overrides, generic)
 
 
-def _from_file(file: Path, name: str, origin: str, overrides: str) -> Model:
+def _from_file(file: Path, name: str, origin: str, overrides: str, generic: bool) -> Model:
     data = _json(file, "config.json")
     quantization = file.with_name("hf_quant_config.json")
     beside = _json(quantization, "hf_quant_config.json") if quantization.is_file() else None
     data = {**data, **_merged(overrides)}
-    return from_config(data, name=name, origin=origin, overrides=overrides, beside=beside)
+    return from_config(data, name=name, origin=origin, overrides=overrides, beside=beside, assume_generic=generic)
 
 
 def _json(file: Path, kind: str) -> dict[str, Any]:

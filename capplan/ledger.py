@@ -9,10 +9,10 @@ from capplan.engines import Engine, blis, vllm
 from capplan.engines.line import Line
 from capplan.engines.vllm.stated import own_buffers
 from capplan.laws import activations, kv_cache, runtime, weights
-from capplan.model import Model
+from capplan.model import Guess, Model
 from capplan.policies import vllm_gpu
 from capplan.registry import Chip, Datum
-from capplan.units import Count, Flag, at_least, at_most, both, choose, is_array
+from capplan.units import Count, Flag, at_least, at_most, both, ceil_div, choose, is_array
 
 __all__ = ["LINES", "LINE_NAMES", "Line", "RankPlan", "Setting", "rank_plan"]
 
@@ -128,6 +128,10 @@ LINES = {"vllm": vllm_lines, "blis": blis_lines}
 def rank_plan(s: Setting, rank: vllm.Rank) -> RankPlan:
     """The ledger of one distinct rank and the cache that its budget gives."""
     lines, pre = LINES[s.engine.rules](s, rank)
+    guess = s.model.guess
+    if guess is not None:
+        guessed = ("weights", "eplb") if rank.replica_bytes else ("weights",)
+        lines = tuple(_guessed(line, guess) if line.name in guessed else line for line in lines)
     fixed: Count = 0
     low: Count = 0
     high: Count = 0
@@ -175,6 +179,19 @@ def rank_plan(s: Setting, rank: vllm.Rank) -> RankPlan:
         starts_at_worst=both(worst.pool >= needed, worst.fits),
         starts_at_best=both(best.pool >= needed, best.fits),
         context_fits=centre.fits,
+    )
+
+
+def _guessed(line: Line, guess: Guess) -> Line:
+    """A line with the band of a model that is not known whole."""
+    percent = guess.weights_percent
+    return replace(
+        line,
+        low=line.low * percent.low // 100,
+        high=ceil_div(line.high * percent.high, 100),
+        kind="estimated",
+        note=f"{line.note}; a guess: its class is not known whole",
+        data=(*line.data, percent),
     )
 
 

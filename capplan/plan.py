@@ -11,7 +11,7 @@ from capplan.engines import Engine, Finding, blis, load_engine, vllm
 from capplan.engines.vllm.stated import own_pages_finding
 from capplan.laws import kv_cache, runtime
 from capplan.ledger import LINE_NAMES, LINES, Line, RankPlan, Setting, rank_plan
-from capplan.model import Model
+from capplan.model import Guess, Model
 from capplan.policies import vllm_gpu
 from capplan.registry import Chip, Datum, Refused, load_chip
 from capplan.units import (
@@ -334,8 +334,9 @@ class Plan:
 
     @property
     def sentence(self) -> str:
-        """What was asked, what there is, by how much, and what would work."""
-        return _sentence(self)
+        """What was asked, what there is, by how much, and what would work; and what was guessed of the model."""
+        guess = self.model.guess
+        return _sentence(self) if guess is None else f"{_sentence(self)} {_guess_sentence(guess)}"
 
     @property
     def question(self) -> str:
@@ -382,6 +383,12 @@ def plan(model: Model, asked: Deployment) -> Plan:
     Raises Refused for an unknown chip or engine, or a setting of the wrong kind.
     """
     asked, engine = checked(asked), load_engine(asked.engine)
+    # On Neuron a model may be left out.
+    guess = model.guess if isinstance(model, Model) else None
+    if guess is not None and not asked.assume_generic:
+        raise Refused(f"{model.name}: {guess.says}; say so in the deployment too, with assume_generic=True")
+    if guess is not None and engine.rules in PLANS:
+        raise Refused(f"{model.name}: {guess.says}, which {engine.title} is not planned with; choose an engine on GPUs")
     if engine.rules in PLANS:
         other: Plan = PLANS[engine.rules](model, asked)
         return other
@@ -651,6 +658,12 @@ def _sentence(p: Plan) -> str:
             f'the engine says "No available memory for the cache blocks"; {_remedy(p)}.'
         )
     return f"{there}, {show_bytes(rank.lacking_bytes)} too few with the null block; {_remedy(p)}."
+
+
+def _guess_sentence(guess: Guess) -> str:
+    band = guess.weights_percent
+    says = guess.says[0].upper() + guess.says[1:]
+    return f"{says}: its weights may lie between {band.low} and {band.high} % of the figure."
 
 
 def _outside_sentence(p: Plan, rank: RankPlan) -> str:

@@ -53,7 +53,8 @@ def write_report(
         raise Refused(f"a report needs {', '.join(missing)}, which this Python lacks; pip install 'capplan[report]'")
     if any(is_array(value) for value in stated(deployment).values()):
         raise Refused("a report is about one deployment, and a setting of this one is an array; take one of its values")
-    answer = plan(load_model(model, overrides=deployment.overrides), deployment)
+    found = load_model(model, overrides=deployment.overrides, assume_generic=deployment.assume_generic)
+    answer = plan(found, deployment)
     notebook = _notebook()
     heading = title or f"{answer.model.short_name} on {answer.chips}"
     parameters = {

@@ -252,6 +252,19 @@ def test_a_config_of_ones_own_is_planned(tmp_path):
     assert theirs["model"] == tmp_path.name
 
 
+def test_an_unknown_architecture_is_planned_where_the_flag_asks_for_it(tmp_path):
+    config = {**load("models", LLAMA)["config"], "architectures": ["InventedForCausalLM"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = ["plan", "--json", str(tmp_path), "--max-model-len", "4096"]
+    refused, planned = capplan(words), capplan([*words, "--assume-generic"])
+    assert refused.exit_code == 2 and "--assume-generic would plan it" in json.loads(refused.stdout)["sentence"]
+    answer = json.loads(planned.stdout)
+    assert planned.exit_code == 0 and "generic layers were assumed" in answer["sentence"]
+    assert answer["lines"][0]["low"] < answer["weights_bytes"] < answer["lines"][0]["high"]
+    line = json.dumps({"model": str(tmp_path), "max_model_len": 4096, "assume_generic": True})
+    assert json.loads(capplan("plan --jsonl", stdin=line).stdout) == answer
+
+
 @pytest.mark.parametrize(("command", "kind"), [("models", "models"), ("chips", "chips")])
 def test_the_registry_is_listed_a_line_each(command, kind):
     result = capplan(command)

@@ -11,7 +11,7 @@ from capplan.model.building import Building
 from capplan.model.config import Config, architectures, load_family
 from capplan.model.feed_forward import feed_forward
 from capplan.model.formats import formed, scheme, summary
-from capplan.model.graph import DTYPE_BITS, EVERY, FIRST, LAST, Assumption, Attention, Extent, Model
+from capplan.model.graph import DTYPE_BITS, EVERY, FIRST, LAST, Assumption, Attention, Extent, Guess, Model
 from capplan.model.kinds import layer_kinds
 from capplan.model.parts import load_part
 from capplan.model.placed import named, put, tower
@@ -28,6 +28,7 @@ def from_config(
     overrides: str = "",
     data_points: tuple[Datum, ...] = (),
     beside: Mapping[str, Any] | None = None,
+    assume_generic: bool = False,
 ) -> Model:
     """The graph of the model that a config.json describes.
 
@@ -36,6 +37,7 @@ def from_config(
     origin  where the config came from, for people
     overrides  the hf_overrides that were merged, as canonical JSON
     beside  the parsed hf_quant_config.json that lies beside it, where there is one
+    assume_generic  build an unknown architecture as a plain decoder, with a band; a known one is built as ever
 
     Raises Refused: an unknown architecture, rope type, quantization or layer kind by its name;
     a missing, negative or absurd field by its name.
@@ -45,24 +47,43 @@ def from_config(
         raise Refused(f"{name}: architectures in config.json is {stated!r}; it must name the model's class")
     architecture = stated[0]
     family_name = architectures().get(architecture)
-    if family_name is None:
-        known = sorted(architectures())
-        raise Refused(
-            f"{name}: capplan has no graph for architecture {architecture}; {closest(architecture, known)}; "
-            "a family is added as registry/families/<name>.toml"
-        )
-    family = load_family(family_name)
     who = {"name": name, "origin": origin, "revision": revision, "overrides": overrides, "data": data_points}
-    return _build(Building(Config(name, data, family), architecture), beside, who)
+
+    def built(family: str, guess: bool) -> Model:
+        return _build(Building(Config(name, data, load_family(family)), architecture), beside, who, guess)
+
+    if family_name is not None:
+        return built(family_name, assume_generic)
+    known = sorted(architectures())
+    unknown = (
+        f"{name}: capplan has no graph for architecture {architecture}; {closest(architecture, known)}; {ADD_FILE}"
+    )
+    try:
+        found = built(GENERIC, True)
+    except Refused as error:
+        why = str(error).removeprefix(f"{name}: ")
+        raise Refused(f"{unknown}; it cannot be planned as a plain decoder either: {why}") from None
+    if not assume_generic:
+        raise Refused(f"{unknown}; --assume-generic would plan it as a plain decoder, with a wider band")
+    return found
 
 
-def _build(b: Building, beside: Mapping[str, Any] | None, who: Mapping[str, Any]) -> Model:
-    """Composes the parts of a family into a graph."""
+GENERIC = "generic"
+"""The family that stands in for an unknown one, where a person asks for it."""
+
+ADD_FILE = "a family is added as registry/families/<name>.toml"
+
+
+def _build(b: Building, beside: Mapping[str, Any] | None, who: Mapping[str, Any], assume_generic: bool) -> Model:
+    """Composes the parts of a family into a graph; where asked, without what it has no part for."""
     c, f = b.c, b.f
     c.read.update(("architectures", "model_type"))
-    for key in f.refuses:
-        if c.get(key):
-            raise c.fail(key, f"is {c.get(key)!r}; capplan has no part for it in {f.name} models yet")
+    stray = tuple(key for key in f.refuses if c.get(key))
+    for key in stray:
+        if not assume_generic or key not in f.band_covers:
+            offer = "; --assume-generic would plan it without, with a wider band" if key in f.band_covers else ""
+            raise c.fail(key, f"is {c.get(key)!r}; capplan has no part for it in {f.name} models yet{offer}")
+    guess = _guess(b, stray)
     dtype = _dtype(b)
     quantized = scheme(c, beside)
     b.method = quantized.method.partition(" ")[0] if quantized is not None else ""
@@ -128,13 +149,38 @@ def _build(b: Building, beside: Mapping[str, Any] | None, who: Mapping[str, Any]
         latent_nope_dim=b.nope,
         latent_rank=b.rank,
         latent_value_dim=b.value_dim,
-        assumed=tuple(c.assumed.values()),
+        assumed=(*_guessed(b, stray, guess), *c.assumed.values()),
         ignored=ignored,
         recurrent=tuple(b.recurrent),
         buffers=tuple(b.buffers),
         layer_caches=tuple(b.caches),
         attention_type=f.attention_type,
+        guess=guess,
     )
+
+
+def _guess(b: Building, stray: tuple[str, ...]) -> Guess | None:
+    """What is assumed of an architecture that is not known, or of a known one's keys that have no part."""
+    percent = load_family(GENERIC).weights_percent
+    if percent is None or not (stray or b.f.name == GENERIC):
+        return None
+    says = f"the architecture {b.architecture} is not known and generic layers were assumed"
+    if stray:
+        says = f"what {b.architecture} does with {' and '.join(stray)} is not known and was left out"
+    return Guess(says=says, weights_percent=percent)
+
+
+def _guessed(b: Building, stray: tuple[str, ...], guess: Guess | None) -> tuple[Assumption, ...]:
+    """The guess among what was assumed: by the key that is not known, with the file that would replace it."""
+    if guess is None:
+        return ()
+    band = guess.weights_percent
+    width = f"the weights may lie between {band.low} and {band.high} % of the figure, the cache's pages are as computed"
+    what = "grouped attention, gated MLPs, RMS norms, experts by their usual keys"
+    file = f"registry/families/{b.f.name if stray else '<name>'}.toml"
+    why = f"{guess.says}{'' if stray else f': {what}'}; {width} and as unsure; {file} would replace this"
+    key, value = (stray[0], "left out") if stray else ("architectures", "generic layers")
+    return (Assumption(key=key, value=value, datum=band, why=why),)
 
 
 def _dtype(b: Building) -> str:

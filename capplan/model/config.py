@@ -121,6 +121,9 @@ class Family:
     draft_layers: str | None
     float16: bool
     refuses: tuple[str, ...]
+    band_covers: tuple[str, ...]
+    aliases: tuple[tuple[str, tuple[str, ...]], ...]
+    weights_percent: Datum | None
     attention_type: str
     default_dtype: str | None
     capture_limit: int | None
@@ -146,7 +149,7 @@ def _kind(table: Table) -> KindKeys:
 def _experts(table: Table) -> ExpertKeys:
     intermediate = table.text("intermediate")
     found = ExpertKeys(
-        layers=table.word("layers", ("all", "sparse_step", "after_dense", "interleaved", "listed", "kinds")),
+        layers=table.word("layers", ("all", "sparse_step", "after_dense", "interleaved", "listed", "kinds", "usual")),
         count=table.text("count"),
         top_k=table.text("top_k", "num_experts_per_tok"),
         intermediate=intermediate,
@@ -200,6 +203,7 @@ def load_family(name: str) -> Family:
     kinds = table.table("kinds", None)
     mixers = table.table("mixers", None)
     renames = table.table("renames", None)
+    aliases = table.table("aliases", None)
     formats = table.table("cache_formats", None)
     defaults = table.table("defaults", None)
     family = Family(
@@ -261,6 +265,9 @@ def load_family(name: str) -> Family:
         draft_layers=parts.text("draft_layers", None),
         float16=parts.flag("float16", True),
         refuses=parts.words("refuses", ()),
+        band_covers=parts.words("band_covers", ()),
+        aliases=tuple((key, aliases.words(key)) for key in aliases) if aliases else (),
+        weights_percent=table.datum("weights_percent", None),
         attention_type=parts.text("attention_type", ""),
         default_dtype=parts.text("default_dtype", None),
         capture_limit=parts.count("capture_limit", None),
@@ -269,7 +276,7 @@ def load_family(name: str) -> Family:
         cache_formats={key: formats.text(key) for key in formats} if formats else {},
         defaults={key: defaults.datum(key) for key in defaults} if defaults else {},
     )
-    for part in (table, parts, kinds, mixers, renames, formats, defaults):
+    for part in (table, parts, kinds, mixers, renames, aliases, formats, defaults):
         if part:
             part.done()
     return family
@@ -306,6 +313,11 @@ class Config:
             own = {key: data[key] for key in ("dtype", "torch_dtype", "quantization_config") if key in data}
             tied = {"tie_word_embeddings": data["tie_word_embeddings"]} if "tie_word_embeddings" in data else {}
             self.data = {**tied, **inner, **own}
+        for key, others in family.aliases:
+            other = next((o for o in (key, *others) if self.data.get(o) is not None), key)
+            if other != key:
+                self.read.update((key, other))
+                self.data = {**self.data, key: self.data[other]}
 
     def fail(self, key: str, says: str) -> Refused:
         return Refused(f"{self.name}: {key} in config.json {says}")
@@ -326,7 +338,8 @@ class Config:
             key=key,
             value=datum.value,
             datum=datum,
-            why=f"config.json leaves {key} out; the class of {self.family.name} supplies it",
+            why=f"config.json leaves {key} out; "
+            + ("capplan assumes it" if self.family.weights_percent else f"the class of {self.family.name} supplies it"),
         )
         return datum.value
 

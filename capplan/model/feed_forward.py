@@ -84,6 +84,10 @@ def experts(b: Building, e: ExpertKeys, sparse: tuple[int, ...]) -> Experts:
 def shared_width(b: Building, e: ExpertKeys, width: int) -> int:
     """Inner size of the dense experts beside the routed ones, 0 where there are none."""
     c = b.c
+    if e.layers == "usual":
+        stated = c.maybe(e.shared, least=0) if e.shared is not None else None
+        own = c.maybe(e.shared_width, least=0) if e.shared_width is not None else None
+        return (own or width) * (stated if stated is not None else 1 if own else 0)
     n = c.count(e.shared, least=0, most=1 << 12) if e.shared is not None else 1
     if e.shared_width is not None:
         return n * (c.maybe(e.shared_width, least=0) or 0)
@@ -118,6 +122,8 @@ def sparse_layers(b: Building, e: ExpertKeys | None) -> tuple[int, ...]:
         return tuple(i for i, k in enumerate(b.kinds) if k == "moe")
     if c.maybe(e.count, least=0) in (None, 0):
         return ()
+    if e.layers == "usual":
+        return usual_layers(b)
     if e.layers == "interleaved":
         step = c.count("interleave_moe_layer_step", least=0)
         stated = c.get("moe_layers")
@@ -145,6 +151,27 @@ def sparse_layers(b: Building, e: ExpertKeys | None) -> tuple[int, ...]:
         return sparse
     first, every = c.maybe("first_k_dense_replace", least=0) or 0, c.maybe("moe_layer_freq") or 1
     return tuple(i for i in b.layers if i >= first and i % every == 0)
+
+
+def usual_layers(b: Building) -> tuple[int, ...]:
+    """The layers with experts by whichever of the usual keys config.json states; all where it states none."""
+    c = b.c
+    c.read.add("moe_layer_freq")
+    listed = c.listed("moe_layer_freq", b.n_layers) if isinstance(c.data.get("moe_layer_freq"), list) else None
+    dense_only = c.get("mlp_only_layers") or []
+    if not isinstance(dense_only, list):
+        raise c.fail("mlp_only_layers", f"is {dense_only!r}; it must be a list of layers")
+    first, step = c.maybe("first_k_dense_replace", least=0) or 0, c.maybe("decoder_sparse_step") or 1
+    every = 1 if listed is not None else c.maybe("moe_layer_freq") or 1
+    return tuple(
+        i
+        for i in b.layers
+        if i >= first
+        and i % every == 0
+        and (i + 1) % step == 0
+        and i not in dense_only
+        and (listed is None or listed[i])
+    )
 
 
 def mlp(b: Building, name: str, module: str, wide: Extent, layers: tuple[int, ...]) -> None:

@@ -219,6 +219,18 @@ class Assumption:
     why: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Guess:
+    """What was assumed of a model that capplan does not know whole, because a person asked for it.
+
+    says  what is not known and what was assumed, in a sentence without its full stop
+    weights_percent  the band of the weights, in percent of what was computed
+    """
+
+    says: str
+    weights_percent: Datum
+
+
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Model:
     """What a model stores, from its config.json; sizes are of the whole model.
@@ -228,7 +240,8 @@ class Model:
     rotary tables; `buffers` what follows the engine's step; `experts` and `quantization` are None where
     there are none. `max_positions` is the longest length the engine derives, `default_positions` the one
     it takes unasked, `assumed` what the family's class supplied, `ignored` the keys of config.json that no
-    law reads, `caches` what a model file states of them.  Without tensors the weights are unknown.
+    law reads, `caches` what a model file states of them, `guess` what was assumed of one that is not known whole.
+    Without tensors the weights are unknown.
     """
 
     name: str
@@ -267,6 +280,7 @@ class Model:
     buffers: tuple[Buffer, ...] = ()
     layer_caches: tuple[Cached, ...] = ()
     attention_type: str = ""
+    guess: Guess | None = None
 
     @property
     def short_name(self) -> str:

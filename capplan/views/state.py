@@ -83,7 +83,7 @@ class PlannerState(Inputs):  # type: ignore[valid-type, misc]
         found: dict[str, Any] = dict.fromkeys(FIELDS) | {"model": first}
         for name, value in {"model": model or first, **said}.items():
             try:
-                found[name] = _read(name, value)
+                found[name] = _read(name, value, generic=said.get("assume_generic"))
             except Exception as error:
                 faults.append(_reason(error))
         if not self._take(found, kept=INPUTS):
@@ -107,7 +107,7 @@ class PlannerState(Inputs):  # type: ignore[valid-type, misc]
         problems = {name: why for name, why in self.problems.items() if name not in settings}
         for name, value in settings.items():
             try:
-                found[name] = _read(name, value)
+                found[name] = _read(name, value, generic=settings.get("assume_generic", self.assume_generic))
             except Exception as error:
                 problems[name] = _reason(error)
         bad = [problems[name] for name in settings if name in problems]
@@ -131,7 +131,8 @@ class PlannerState(Inputs):  # type: ignore[valid-type, misc]
         inputs = {name: getattr(self, name) for name in INPUTS} | dict(found)
         try:
             asked = from_mapping({name: inputs[name] for name in FIELDS if inputs[name] is not None})
-            answer, moves = settle(load_model(inputs["model"], overrides=asked.overrides), asked, kept=frozenset(kept))
+            model = load_model(inputs["model"], overrides=asked.overrides, assume_generic=asked.assume_generic)
+            answer, moves = settle(model, asked, kept=frozenset(kept))
         except Exception as error:
             self._show(note=_sentences([_reason(error)]), news="")
             return False
@@ -189,15 +190,18 @@ def legal_tensor_sizes(state: PlannerState) -> list[tuple[int, str | None]]:
     return state.legal_sizes("tensor_parallel_size")
 
 
-def _read(name: str, value: Any) -> Any:
-    """An input out of what a person says; raises Refused with what would do."""
+def _read(name: str, value: Any, *, generic: Any = None) -> Any:
+    """An input out of what a person says; raises Refused with what would do.
+
+    generic  what is said of assume_generic, under which a model of an unknown architecture is read too
+    """
     if value is None or (isinstance(value, str) and not value.strip()):
         if name == "model":
             raise Refused("no model is named; give a registry name, a folder or the path of a config.json")
         return None
     if name == "model":
         text = str(value).strip()
-        found = load_model(text)
+        found = load_model(text, assume_generic=bool(setting("assume_generic", generic)))
         return found.name if found.name in names("models") and not Path(text).expanduser().exists() else text
     if name == "chip":
         return load_chip(setting(name, value)).name
