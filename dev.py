@@ -24,7 +24,7 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 USAGE = """usage: python3 dev.py COMMAND [arguments]
 
   app    install what the page needs and open the planner
-         (--no-browser, --port N, --notebook NAME)
+         (--no-browser, --port N, --notebook NAME; neuron is the other page)
   test   install everything, find or install a Chromium, run pytest
          (arguments go to pytest)
   lint   ruff check, ruff format --check, mypy, notebooks without outputs

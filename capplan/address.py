@@ -57,7 +57,7 @@ def read_query(text: str) -> Question:
 
 
 def write_query(model: str, said: Mapping[str, Any]) -> str:
-    """The query that says a model and some settings; None is not said.
+    """The query that says a model and some settings; None is not said, nor is a model without a name.
 
     >>> write_query("Qwen/Qwen3-32B", {"chip": "l4", "max_model_len": 8_192, "enforce_eager": True, "block_size": None})
     'model=Qwen/Qwen3-32B&chip=l4&max_model_len=8192&enforce_eager=true'
@@ -67,7 +67,7 @@ def write_query(model: str, said: Mapping[str, Any]) -> str:
         for name, value in said.items()
         if value is not None
     }
-    return urlencode({"model": model, **words}, safe="/")
+    return urlencode({**({"model": model} if model else {}), **words}, safe="/")
 
 
 def _clip(text: str) -> str:

@@ -18,6 +18,7 @@ from capplan.plan import VERDICTS, at_longest, datum_dict, finding_dict, plain
 from capplan.policies import vllm_neuron as policy
 from capplan.registry import Datum, Refused
 from capplan.units import (
+    GIB,
     Count,
     Flag,
     Share,
@@ -75,6 +76,31 @@ class Parity:
         return f"{there}: compiled programs are found again" + (
             f", although {'; '.join(self.causes)}" if self.causes else ""
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Curve:
+    """What the cache gets over one setting, all else equal.
+
+    field            the setting: the cap or the reserve
+    values           its values, float64, growing
+    kv_budget_bytes  what the cache gets at each
+    binding          which term decides at each: user_budget, cap or both; headroom with a reserve
+    minimum_bytes    below this a budget is refused
+    now              its value in force, None where the other policy is
+    default          the cap: what the default policy takes; the reserve: what keeps that policy's cache; None for none
+    turn             the cap: from here on what the weights leave binds; the reserve: the largest that the minimum
+                     allows; None for none
+    """
+
+    field: str
+    values: Any
+    kv_budget_bytes: Any
+    binding: Any
+    minimum_bytes: int
+    now: float | None
+    default: float | None
+    turn: float | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False, repr=False)
@@ -304,6 +330,36 @@ class NeuronPlan:
         """The cap that makes the cache just so many bytes."""
         b = _default_budget(self)
         return None if b is None else vllm_neuron.cap_for_bytes(b, wanted)
+
+    def at(self, name: str, value: Any) -> NeuronPlan:
+        """The same with another value of a setting, None for not said; of an array, a plan for many."""
+        settings: dict[str, Any] = {name: value}
+        return _plan(self.model, self.draft, replace(self.asked, **settings), self.engine, self.geometry)
+
+    @property
+    def cap_curve(self) -> Curve | None:
+        """The default policy's cache over its cap, also where a reserve is set; None where no budget is known."""
+        return _cap_curve(self)
+
+    @property
+    def headroom_curve(self) -> Curve | None:
+        """The cache over the reserve, from none to the whole share and a larger one in force; None without a budget."""
+        return _headroom_curve(self)
+
+    @property
+    def default_budget_bytes(self) -> int | None:
+        """What the default policy gives the cache, also where a reserve is set; None where it is not known."""
+        b = _default_budget(self)
+        return None if b is None else int(b.kv_budget_bytes)
+
+    @property
+    def says(self) -> str:
+        """The refusal of a budget below the minimum, else of the first rule that is broken; empty where it starts."""
+        if is_array(self.verdict):
+            return ""
+        if self.verdict == "refused" or self.budget is None:
+            return self.refused[0].why if self.refused else ""
+        return "" if self.budget.starts else vllm_neuron.refusal(self.budget)
 
     def parity(self, *, target: str | None = None, logical_nc_config: int | None = None) -> Parity | None:
         """This deployment on its device beside the same compiled without one; None where either has no budget.
@@ -693,6 +749,78 @@ def _answers(p: NeuronPlan) -> tuple[Answer, ...]:
     found.append(vllm_neuron.largest_headroom(p.budget))
     ranks = _fewest_ranks(p)
     return tuple(found if ranks is None else [*found, ranks])
+
+
+# Curves
+
+SAMPLES = 200
+"""Points of a curve, beside those where something turns."""
+
+
+def _axis(longest: float, *marks: float | None, lowest: float) -> Any:
+    """Values up to a longest one, and every mark among them."""
+    import numpy as np
+
+    spread = np.linspace(0.0, longest, SAMPLES + 1)
+    found = np.unique(np.concatenate([spread, np.array([m for m in marks if m is not None], dtype=np.float64)]))
+    return found[(found >= lowest) & (found <= longest)]
+
+
+def _each(word: Any, values: Any) -> Any:
+    """A word at every value, where there is one for all of them."""
+    import numpy as np
+
+    return np.broadcast_to(word, values.shape)
+
+
+def _cap_curve(p: NeuronPlan) -> Curve | None:
+    b = _default_budget(p)
+    if b is None or b.kv_gmu_budget_cap_fraction is None:
+        return None
+    turn = None
+    if b.user_budget_bytes is not None and b.user_budget_bytes > 0:
+        found = vllm_neuron.smallest_cap(b, int(b.user_budget_bytes)).value
+        turn = None if found is None else float(found)
+    now = float(b.kv_gmu_budget_cap_fraction)
+    values = _axis(1.0, now, turn, lowest=1 / SAMPLES / 10)
+    many = p.at("reserved_headroom_gib", None).at(environment.CAP.field, values).budget
+    if many is None:
+        return None
+    return Curve(
+        field=environment.CAP.field,
+        values=values,
+        kv_budget_bytes=many.kv_budget_bytes,
+        binding=_each(many.binding, values),
+        minimum_bytes=int(many.minimum_bytes),
+        now=now if p.policy == "default" else None,
+        default=now,
+        turn=turn,
+    )
+
+
+def _headroom_curve(p: NeuronPlan) -> Curve | None:
+    if p.budget is None or is_array(p.verdict):
+        return None
+    keeps, largest = p.answer("headroom_of_default"), p.answer("largest_headroom")
+    default, turn = (
+        None if a is None or a.value is None else float(ratio(int(a.value), GIB)) for a in (keeps, largest)
+    )
+    now = p.asked.reserved_headroom_gib
+    now = None if now is None else float(now)
+    values = _axis(max(float(ratio(p.budget.share_bytes, GIB)), now or 0.0), default, turn, now, lowest=0.0)
+    many = p.at(environment.HEADROOM.field, values).budget
+    if many is None:
+        return None
+    return Curve(
+        field=environment.HEADROOM.field,
+        values=values,
+        kv_budget_bytes=many.kv_budget_bytes,
+        binding=_each(many.binding, values),
+        minimum_bytes=int(many.minimum_bytes),
+        now=now,
+        default=default,
+        turn=turn,
+    )
 
 
 def _fewest_ranks(p: NeuronPlan) -> Answer | None:

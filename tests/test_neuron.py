@@ -374,3 +374,30 @@ def test_many_pairs_of_a_reserve_and_a_minimum():
     assert many.verdict.dtype == np.int8
     assert many.kv_blocks.shape == many.verdict.shape == (225,)
     assert set(many.verdict.tolist()) == {0, 2}
+
+
+def test_curves_stand_where_the_plan_does_under_both_policies():
+    reserve = neuron_plan(None, replace(GPT_OSS, bytes_per_block=294_912))
+    default = reserve.at("reserved_headroom_gib", None)
+    assert (reserve.cap_curve.now, reserve.cap_curve.default, reserve.headroom_curve.now) == (None, 0.3, 4.0)
+    assert (default.cap_curve.now, default.headroom_curve.now) == (0.3, None)
+    assert reserve.default_budget_bytes == default.default_budget_bytes == default.kv_budget_bytes
+    for p in (reserve, default):
+        for curve in (p.cap_curve, p.headroom_curve):
+            assert len(curve.values) == len(curve.kv_budget_bytes) == len(curve.binding)
+            assert (np.diff(curve.values) > 0).all()
+            assert curve.minimum_bytes == p.minimum_bytes
+
+
+def test_curves_are_missing_where_no_budget_is():
+    nothing = neuron_plan(None, ON)
+    assert (nothing.cap_curve, nothing.headroom_curve, nothing.default_budget_bytes) == (None, None, None)
+
+
+def test_what_is_said_of_a_refusal_is_the_engine_s_text_or_the_broken_rule():
+    p = neuron_plan(None, replace(GPT_OSS, bytes_per_block=294_912))
+    assert p.says == ""
+    assert p.at("reserved_headroom_gib", 22.0).says.startswith("Computed KV cache budget is below minimum threshold")
+    assert "it must be a finite number of GiB" in p.at("reserved_headroom_gib", -1.0).says
+    many = p.at("reserved_headroom_gib", np.array([1.0, 22.0]))
+    assert (many.says, many.cap_curve, many.headroom_curve) == ("", None, None)

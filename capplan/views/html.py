@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from html import escape
 from importlib.resources import files
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from capplan.deployment import command
 from capplan.engines import Finding, vllm
@@ -18,7 +18,10 @@ from capplan.plan import Plan, remedies
 from capplan.registry import Datum, sources
 from capplan.units import GIB, KIB, MIB
 from capplan.views.tables import ledger_csv
-from capplan.views.terms import GLOSSARY, LINE_WORDS, SIGNS, TERM, TERM_OF_LINE, TERMS
+from capplan.views.terms import GLOSSARY, LINE_WORDS, NEURON_TERMS, SIGNS, TERM, TERM_OF_LINE, TERMS
+
+if TYPE_CHECKING:
+    from capplan.neuron import NeuronPlan
 
 TOKENS = {
     "page": ("#f7f6f3", "#151615"),
@@ -92,7 +95,7 @@ def ink_on(colour: str) -> str:
 def colours(*, dark: bool) -> dict[str, str]:
     """Every colour of one theme by its token."""
     found = {name: pair[dark] for name, pair in TOKENS.items()}
-    for term in TERMS:
+    for term in (*TERMS, *NEURON_TERMS):
         fill = term.dark if dark else term.light
         found |= {term.key: fill, f"{term.key}-ink": ink_on(fill)}
     return found
@@ -559,7 +562,7 @@ def _table(heads: Iterable[tuple[str, str]], rows: Iterable[str], css: str = "cp
 # What the engine will do, and what would change the answer
 
 
-def findings_html(plan: Plan) -> str:
+def findings_html(plan: Plan | NeuronPlan) -> str:
     """What the engine refuses, assumes and overrides, each a sentence with its source; what moved no memory."""
     kinds = (("refuses", plan.refused), ("assumes", plan.assumed), ("overrides", plan.overridden))
     rows = []
@@ -569,7 +572,7 @@ def findings_html(plan: Plan) -> str:
             rows.append(_el("li", _pill(word, "cp-none"), _el("div", "nothing", css="cp-quiet")))
     quiet = (
         ("Flags that move no memory", plan.ignored_flags),
-        ("Keys of config.json that no law reads", plan.model.ignored),
+        ("Keys of config.json that no law reads", plan.model.ignored if plan.model is not None else ()),
     )
     notes = [
         _el("p", f"{title}: ", ", ".join(_el("code", escape(word)) for word in words), ".")
@@ -587,7 +590,7 @@ def findings_html(plan: Plan) -> str:
 def _finding(word: str, finding: Finding) -> str:
     if word == "refuses":
         said = finding.why
-    elif finding.asked is not None:
+    elif word == "overrides" and finding.asked is not None:
         said = f"{_shown(finding.asked)} becomes {finding.happens}: {finding.why}"
     else:
         said = f"{finding.happens}, {finding.why}"

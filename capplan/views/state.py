@@ -206,7 +206,7 @@ def _read(name: str, value: Any, *, generic: Any = None) -> Any:
     if name == "chip":
         return load_chip(setting(name, value)).name
     if name == "engine" and load_engine(setting(name, value)).rules in PLANS:
-        raise Refused(f"engine {value} is planned on a page of its own; this one plans GPUs")
+        raise Refused(f"engine {value} is planned on a page of its own, --notebook neuron; this plans GPUs")
     return _unsaid(name, setting(name, value))
 
 

@@ -77,6 +77,42 @@ TERMS = (
 )
 """Parts of the memory bar, in the ledger's order."""
 
+NEURON_TERMS = (
+    Term(
+        key="headroom",
+        name="headroom",
+        light="#d8b36a",
+        dark="#b8924a",
+        ansi=179,
+        means="the reserve: programs, activations, scratchpad, rings and the runtime have to live in it",
+    ),
+    Term(
+        key="left_by_cap",
+        name="left by the cap",
+        light="#c3d3df",
+        dark="#43525e",
+        ansi=152,
+        means="inside the utilization and given to nobody, because the cap ends the cache before",
+    ),
+    Term(
+        key="outside_utilization",
+        name="outside the utilization",
+        light="#e9e6df",
+        dark="#2b2c2a",
+        ansi=250,
+        means="the part of the share that gpu_memory_utilization leaves alone",
+    ),
+    Term(
+        key="remainder",
+        name="remainder",
+        light="#f7f6f3",
+        dark="#151615",
+        ansi=255,
+        means="bytes of the stack that do not divide among its logical cores",
+    ),
+)
+"""Parts of a Neuron stack besides weights and cache, in the order in which they follow."""
+
 TERM_OF_LINE = {
     "weights": "weights",
     "allocator_rounding": "weights",
@@ -89,7 +125,7 @@ TERM_OF_LINE = {
 }
 """The term under which each ledger line is drawn."""
 
-TERM = {term.key: term for term in TERMS}
+TERM = {term.key: term for term in (*TERMS, *NEURON_TERMS)}
 
 LINE_WORDS = {
     "weights": "weights",
@@ -126,6 +162,7 @@ GLOSSARY = {
     "block": "the unit in which the cache is handed out, a fixed number of tokens of every layer of a group",
     "KV cache": "keys and values that attention keeps of every token of a request",
     "group": "layers that share one table of blocks",
+    "stack": "one package of memory of a chip; the cores beside it share it, and their ranks too",
     "null block": "one block that the engine keeps empty",
     "pre-snapshot": "memory taken before the engine first looks at what is free",
 }
