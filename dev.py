@@ -23,8 +23,8 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stab
 
 USAGE = """usage: python3 dev.py COMMAND [arguments]
 
-  app    install what the page needs and open the planner
-         (--no-browser, --port N, --notebook NAME; neuron is the other page)
+  app    install what the pages need, serve them and open the planner
+         (--no-browser, --port N; --notebook planner or neuron for one alone)
   test   install everything, find or install a Chromium, run pytest
          (arguments go to pytest)
   lint   ruff check, ruff format --check, mypy, notebooks without outputs

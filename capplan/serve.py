@@ -12,9 +12,9 @@ import sys
 import time
 import urllib.request
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -25,6 +25,8 @@ import click
 
 HOST = "127.0.0.1"
 USUAL_PORT = 8866
+PAGES = ("planner", "neuron")
+"""The pages of the workbook, the first of which is opened."""
 PACKAGE = Path(__file__).resolve().parent
 
 
@@ -71,11 +73,15 @@ def voila_command(port: int, *, notebook: str = "planner", base_url: str = "/") 
     ]
 
 
-def voila_env() -> dict[str, str]:
-    """This process's environment, in which Voila also finds the template `capplan` and this Python's kernel."""
+def voila_env(pages: Mapping[str, str] | None = None) -> dict[str, str]:
+    """This process's environment, in which Voila also finds the template `capplan` and this Python's kernel.
+
+    pages  where each page that is served together is, by its notebook, so that they can link to each other
+    """
     before = os.environ.get("JUPYTER_PATH")
     paths = [str(PACKAGE / "share" / "jupyter"), *([before] if before else [])]
-    return {**os.environ, "JUPYTER_PATH": os.pathsep.join(paths), "JUPYTER_PREFER_ENV_PATH": "1"}
+    together = {"CAPPLAN_PAGES": json.dumps(dict(pages))} if pages else {}
+    return {**os.environ, "JUPYTER_PATH": os.pathsep.join(paths), "JUPYTER_PREFER_ENV_PATH": "1", **together}
 
 
 def page_query() -> str:
@@ -151,11 +157,16 @@ def wait_until_it_answers(child: subprocess.Popen[bytes], address: str, *, secon
 
 @contextmanager
 def serving(
-    port: int, *, notebook: str = "planner", base_url: str = "/", log: IO[bytes] | None = None
+    port: int,
+    *,
+    notebook: str = "planner",
+    base_url: str = "/",
+    log: IO[bytes] | None = None,
+    pages: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """A running Voila: its address and its process, stopped with its kernels at the end."""
     command = voila_command(port, notebook=notebook, base_url=base_url)
-    child = subprocess.Popen(command, env=voila_env(), stdout=log, stderr=subprocess.STDOUT if log else None)
+    child = subprocess.Popen(command, env=voila_env(pages), stdout=log, stderr=subprocess.STDOUT if log else None)
     try:
         address = f"http://{HOST}:{port}{base_url}"
         wait_until_it_answers(child, address)
@@ -169,8 +180,8 @@ def serving(
             child.wait()
 
 
-def serve(*, notebook: str = "planner", port: int | None = None, browser: bool = True) -> int:
-    """Serve a notebook until stopped, and return the exit code."""
+def serve(*, notebook: str | None = None, port: int | None = None, browser: bool = True) -> int:
+    """Serve the pages of the workbook, or one notebook, until stopped, and return the exit code."""
     if find_spec("voila") is None:
         raise click.ClickException("the page needs Voila: pip install 'capplan[app]'")
     if port is None:
@@ -180,13 +191,18 @@ def serve(*, notebook: str = "planner", port: int | None = None, browser: bool =
     elif not port_is_free(port):
         raise click.ClickException(f"port {port} is taken; leave --port out and a free one is found")
     with NamedTemporaryFile(prefix="capplan-voila-", suffix=".log") as log:
-        click.echo(f"Starting Voila for the notebook {notebook!r}; its own messages go to {log.name}")
+        shown = PAGES if notebook is None else (notebook,)
+        ports = [port, *(free_port(port + n) for n in range(1, len(shown)))]
+        pages = {name: f"http://{HOST}:{at}/" for name, at in zip(shown, ports, strict=True)}
+        click.echo(f"Starting Voila for {' and '.join(shown)}; its own messages go to {log.name}")
         try:
-            with serving(port, notebook=notebook, log=log.file) as (address, child):
-                click.echo(f"capplan is at {address}")
+            with ExitStack() as running:
+                for name, at in zip(shown, ports, strict=True):
+                    address, child = running.enter_context(serving(at, notebook=name, log=log.file, pages=pages))
+                    click.echo(f"capplan's {name} is at {address}")
+                    if browser and name == shown[0]:
+                        webbrowser.open(address)
                 click.echo("Stop it with Ctrl-C.")
-                if browser:
-                    webbrowser.open(address)
                 return child.wait()
         except (FileNotFoundError, ChildProcessError, TimeoutError) as stopped:
             log.seek(0)
@@ -204,10 +220,10 @@ def stop(number: int, frame: object) -> None:
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--port", type=click.IntRange(1, 65535), help=f"Port on {HOST}; {USUAL_PORT} or a free one if left out.")
-@click.option("--notebook", default="planner", show_default=True, help="The notebook to serve, without .ipynb.")
+@click.option("--notebook", help=f"One notebook to serve, without .ipynb; {' and '.join(PAGES)} if left out.")
 @click.option("--no-browser", is_flag=True, help="Print the address and open nothing.")
-def main(port: int | None, notebook: str, no_browser: bool) -> None:
-    """Serve a capplan notebook as a page on this machine."""
+def main(port: int | None, notebook: str | None, no_browser: bool) -> None:
+    """Serve capplan's pages on this machine."""
     signal.signal(signal.SIGTERM, stop)
     sys.exit(serve(notebook=notebook, port=port, browser=not no_browser))
 

@@ -37,6 +37,7 @@ from capplan.views.neuron_html import (
     verdict_html,
 )
 from capplan.views.neuron_state import FIRST, POLICY, NeuronState
+from capplan.views.pages import pages_html
 from capplan.views.widgets import Address, Chart, Rows, Take, Tries, View, _box, _named
 
 LONGEST = 131_072
@@ -569,7 +570,8 @@ def neuron_page(state: NeuronState) -> Box:
     rest = _box("cpp-rest", *charts, answer_rows(state), second, following(state, parity_html), budget, *last)
     picture.children = (*picture.children, diagnosis)
     words = _named("cpp-said", sentence(state))
-    body = _box("cpp-body", words, picture, inputs, _named("cpp-examples", examples(state)), rest)
+    tries = _box("cpp-examples", examples(state), View(value=pages_html("neuron")))
+    body = _box("cpp-body", words, picture, inputs, tries, rest)
     address = Address()
     _follow(state, ("plan",), address, query=state.to_query)
 

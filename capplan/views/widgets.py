@@ -18,6 +18,7 @@ from capplan.deployment import command
 from capplan.plan import Plan, plan
 from capplan.views.controls import CONTROLS, LISTS, controls, describe, flag, follow, part
 from capplan.views.html import bar_html, findings_html, groups_html, ledger_html, style, verdict_html
+from capplan.views.pages import pages_html
 from capplan.views.state import Change, PlannerState
 from capplan.views.tables import ledger_csv
 
@@ -275,7 +276,8 @@ def planner(state: PlannerState) -> Box:
     pair = _box("cpp-pair", change_rows(state), take(state), _named("cpp-groups", groups(state)))
     rest = _box("cpp-rest", *charts, pair, findings(state), _named("cpp-ledger", ledger(state)))
     words = _named("cpp-said", sentence(state))
-    body = _box("cpp-body", words, picture, inputs, _named("cpp-examples", examples(state)), rest)
+    tries = _box("cpp-examples", examples(state), View(value=pages_html("planner")))
+    body = _box("cpp-body", words, picture, inputs, tries, rest)
     address = Address()
     follow(state, ("plan",), address, query=state.to_query)
 
