@@ -206,6 +206,8 @@ def explain_weights(words: tuple[str, ...]) -> None:
     """The weights of each distinct rank, down to classes of tensors with shape, split and width."""
     try:
         answer = _asked(words)
+        if not isinstance(answer, Plan):
+            raise Refused("explain weights unfolds a GPU's ranks; capplan plan --json lists a logical core's parts")
     except (Refused, RegistryError) as error:
         _stop(str(error))
     click.echo(weights_text(answer), nl=False)

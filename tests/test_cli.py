@@ -297,3 +297,9 @@ def test_an_unknown_command_is_named():
     result = capplan("plam Qwen/Qwen3-32B")
     assert result.exit_code == 2
     assert "plam" in result.stderr
+
+
+def test_weights_of_a_logical_core_are_not_unfolded_and_a_sentence_says_where_they_are():
+    result = capplan(f"explain weights {LLAMA} --engine vllm-neuron --chip trn2")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "capplan plan --json" in result.stderr
