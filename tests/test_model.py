@@ -382,3 +382,21 @@ def test_a_graph_is_consistent(name):
     assert model.default_positions <= model.max_positions
     stated = load("models", name)
     assert set(model.ignored) <= set(stated.get("config", ())) | set(stated.get("nulls", ()))
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "words"),
+    [
+        ("nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16", {"ssm_state_size": 0}, ("ssm_state_size", "is 0", "1 or more")),
+        ("zai-org/GLM-5.2-FP8", {"index_topk_pattern": False}, ("index_topk_pattern", "False", "a list")),
+        (
+            "moonshotai/Kimi-Linear-48B-A3B-Instruct",
+            {"linear_attn_config": {"kda_layers": [None]}},
+            ("linear_attn_config.kda_layers", "[None]", "list layers"),
+        ),
+    ],
+)
+def test_parts_of_the_wrong_kind_are_refused_by_key(name, changed, words):
+    with pytest.raises(Refused) as refused:
+        load_model(name, overrides=changed)
+    assert all(word in str(refused.value) for word in words), str(refused.value)

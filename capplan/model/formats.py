@@ -167,6 +167,8 @@ def _modelopt(c: Config, stated: Mapping[str, Any]) -> Scheme:
             raise c.fail("quantization_config.quantized_layers", "is missing; MIXED_PRECISION needs it")
         by_module = {}
         for module, how in layers.items():
+            if not isinstance(how, Mapping):
+                raise c.fail(f"quantization_config.quantized_layers.{module}", f"is {how!r}; it must be a table")
             own = str(how.get("quant_algo", "")).upper()
             if own not in MODELOPT:
                 raise c.fail(

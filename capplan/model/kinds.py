@@ -65,6 +65,8 @@ def layer_kinds(b: Building) -> tuple[str, ...]:
         own = c.get("linear_attn_config")
         if not isinstance(own, dict) or not isinstance(own.get("kda_layers"), list):
             raise c.fail("linear_attn_config", "must be a table with kda_layers")
+        if not all(isinstance(i, int) for i in own["kda_layers"]):
+            raise c.fail("linear_attn_config.kda_layers", f"is {own['kda_layers']!r}; it must list layers")
         linear = {i - 1 for i in own["kda_layers"]}
         return tuple("linear_attention" if i in linear else "full_attention" for i in b.layers)
     window = window_in_force(b)
@@ -132,6 +134,8 @@ def indexed(b: Building, own: tuple[int, ...]) -> tuple[int, ...]:
     c.read.update(("indexer_types", "index_share_for_mtp_iteration"))
     pattern = c.get("index_topk_pattern")
     if pattern is not None:
+        if not isinstance(pattern, list | str):
+            raise c.fail("index_topk_pattern", f"is {pattern!r}; it must be a list or a text of letters")
         return tuple(i for i in own if i >= len(pattern) or str(pattern[i]) not in ("S", "shared"))
     every, offset = c.maybe("index_topk_freq") or 1, c.maybe("index_skip_topk_offset", least=0)
     first = 2 if offset is None else offset

@@ -76,8 +76,14 @@ def put(b: Building, part: Part, value: Callable[[str], int], layers: tuple[int,
     """Adds what a part stores."""
     seen: dict[str, int] = {}
 
+    def keys(text: Formula) -> str:
+        return ", ".join(part.names.get(name, name) for name in text.names)
+
     def of(text: Formula) -> int:
-        return text.value({name: known(name) for name in text.names})
+        try:
+            return text.value({name: known(name) for name in text.names})
+        except ZeroDivisionError:
+            raise b.c.fail(keys(text), f"leave nothing to divide by in {text.text!r}") from None
 
     def known(name: str) -> int:
         if name not in seen:
@@ -85,7 +91,10 @@ def put(b: Building, part: Part, value: Callable[[str], int], layers: tuple[int,
         return seen[name]
 
     def extent(size: Size) -> Extent:
-        return Extent(size=of(size.size), split=size.split, unit=of(size.unit) if size.unit else 1)
+        unit = of(size.unit) if size.unit else 1
+        if unit < 1:
+            raise b.c.fail(keys(size.unit) if size.unit else part.name, f"is {unit}; it must be 1 or more")
+        return Extent(size=of(size.size), split=size.split, unit=unit)
 
     for row in part.rows:
         if row.when is not None and not known(row.when):

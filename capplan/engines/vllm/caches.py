@@ -127,13 +127,10 @@ def state_bytes(c: Case, state: State) -> int:
     """Bytes of one layer's recurrent state on a rank."""
     total = 0
     for i, (part, bits) in enumerate(zip(state.parts, state.bits, strict=True)):
-        n = 1
-        for extent in part:
+        # The convolution looks further back where drafted tokens may be taken back.
+        n = _share(part[0], c.d.tensor_parallel_size) + (speculative_tokens(c.d) if i == 0 else 0)
+        for extent in part[1:]:
             n *= _share(extent, c.d.tensor_parallel_size)
-        if i == 0:
-            # The convolution looks further back where drafted tokens may be taken back.
-            rows = part[0].size
-            n = n // rows * (rows + speculative_tokens(c.d))
         total += int(weights.matrix_bytes(n_rows=n, n_columns=1, weight_bits=bits or DTYPE_BITS[c.dtype]))
     return total
 
