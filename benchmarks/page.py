@@ -23,7 +23,7 @@ def latency() -> Iterator[Row]:
     """Milliseconds as microseconds, so that rows read alike; the reference is an interpreter's start."""
     browser_path = os.environ.get("CAPPLAN_CHROMIUM") or shutil.which("chromium")
     reference = started("pass")
-    with serving(free_port()) as (address, _), sync_playwright() as playwright:
+    with serving(free_port(0)) as (address, _), sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
         page = browser.new_page()
         loads = []

@@ -129,8 +129,8 @@ def port_is_free(port: int) -> bool:
 
 
 def free_port(preferred: int = USUAL_PORT) -> int:
-    """The preferred port, or another where that one is taken."""
-    if port_is_free(preferred):
+    """The preferred port, or another where that one is taken; with 0 any that is free."""
+    if preferred and port_is_free(preferred):
         return preferred
     with socket.socket() as probe:
         probe.bind((HOST, 0))
@@ -192,7 +192,7 @@ def serve(*, notebook: str | None = None, port: int | None = None, browser: bool
         raise click.ClickException(f"port {port} is taken; leave --port out and a free one is found")
     with NamedTemporaryFile(prefix="capplan-voila-", suffix=".log") as log:
         shown = PAGES if notebook is None else (notebook,)
-        ports = [port, *(free_port(port + n) for n in range(1, len(shown)))]
+        ports = [port, *(free_port((port + n) % 65_536) for n in range(1, len(shown)))]
         pages = {name: f"http://{HOST}:{at}/" for name, at in zip(shown, ports, strict=True)}
         click.echo(f"Starting Voila for {' and '.join(shown)}; its own messages go to {log.name}")
         try:

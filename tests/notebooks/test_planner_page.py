@@ -21,7 +21,7 @@ DRAWN = "document.querySelectorAll('.cpp-plot .main-svg').length >= 2"
 def address(tmp_path_factory):
     with (
         (tmp_path_factory.mktemp("voila") / "voila.log").open("wb") as log,
-        serving(free_port(), log=log) as (found, _),
+        serving(free_port(0), log=log) as (found, _),
     ):
         yield found
 
