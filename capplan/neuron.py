@@ -14,7 +14,7 @@ from capplan.hub import load_model
 from capplan.laws import kv_cache
 from capplan.ledger import Line
 from capplan.model import DTYPE_BITS, Model
-from capplan.plan import VERDICTS, at_longest, datum_dict, finding_dict, plain
+from capplan.plan import VERDICTS, at_longest, datum_dict, evidence, finding_dict, plain
 from capplan.policies import vllm_neuron as policy
 from capplan.registry import Datum, Refused
 from capplan.units import (
@@ -401,6 +401,11 @@ class NeuronPlan:
         for datum in (*self.data, *(self.model.data if self.model is not None else ())):
             seen.setdefault((datum.file, datum.key), datum)
         return tuple(seen.values())
+
+    @property
+    def evidence(self) -> dict[str, int]:
+        """How many registry numbers are in scope, and how many of them were obtained in each way."""
+        return evidence(self.sources)
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values under the public names, for JSON; one configuration at a time."""

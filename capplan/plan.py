@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -49,19 +50,49 @@ MOST_TOKENS = 1 << 36
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class PoolPart:
+    """The pages of one kind in a block: of which layers, a page, and what of it is only padding."""
+
+    name: str
+    spec: str
+    layers: tuple[int, ...]
+    page_bytes: int
+    padding_bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """Its pages together, padding included."""
+        return len(self.layers) * self.page_bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PoolBlock:
     """One block of the pool as a group fills it: each page, what they leave empty, and how many a request holds.
 
-    steady     blocks of a request in steady decode at full length
-    admission  blocks that the engine sets aside for it at admission
+    wasted_bytes   what the pages leave of the block
+    padding_bytes  what the pages themselves were padded with
+    steady         blocks of a request in steady decode at full length
+    admission      blocks that the engine sets aside for it at admission
     """
 
     group: vllm.Group
     pages: tuple[vllm.Member, ...]
     block_bytes: int
     wasted_bytes: int
+    padding_bytes: int
     steady: Count
     admission: Count
+
+    def parts(self) -> tuple[PoolPart, ...]:
+        """The pages by kind, in the order of the first of each."""
+        found: dict[tuple[str, str, int, int], list[int]] = {}
+        paddings = self.group.paddings or (0,) * len(self.pages)
+        for page, padding in zip(self.pages, paddings, strict=True):
+            found.setdefault((page.name, page.spec, page.page_bytes, padding), []).append(page.layer)
+        return tuple(
+            PoolPart(name=name, spec=spec, layers=tuple(layers), page_bytes=size, padding_bytes=len(layers) * padding)
+            for (name, spec, size, padding), layers in found.items()
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -257,11 +288,7 @@ class Plan:
     @property
     def evidence(self) -> dict[str, int]:
         """How many registry numbers are in scope, and how many of them were obtained in each way."""
-        found = {"numbers": 0}
-        for datum in self.sources:
-            found["numbers"] += 1
-            found[datum.method] = found.get(datum.method, 0) + 1
-        return found
+        return evidence(self.sources)
 
     @property
     def states_caches(self) -> bool:
@@ -269,7 +296,7 @@ class Plan:
         return self.engine.rules == "blis" or self.model.caches is not None
 
     def pool_blocks(self) -> tuple[PoolBlock, ...]:
-        """One block of each group: the pages that share it, and what they leave of it empty."""
+        """One block of each group of the tightest rank: the pages that share it, and what they leave of it empty."""
         return _pool_blocks(self)
 
     def requests_that_fit(self, tokens: Count) -> Count:
@@ -421,6 +448,11 @@ def at_longest(found: Any, again: Callable[[Deployment], Any]) -> Any:
     return replace(fitted, asked=found.asked, overridden=(finding, *fitted.overridden))
 
 
+def evidence(data: Sequence[Datum]) -> dict[str, int]:
+    """How many registry numbers there are, and how many of them were obtained in each way."""
+    return {"numbers": len(data), **Counter(datum.method for datum in data)}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
     """What a plan on GPUs asks of an engine's module."""
@@ -550,7 +582,7 @@ def _caches_only(p: Plan, s: Setting) -> Plan:
 def _pool_blocks(p: Plan) -> tuple[PoolBlock, ...]:
     frame, length, d = p._frame(), p._length(None), p.resolved
     found = []
-    for g in frame.groups:
+    for g in p.kv_groups:
         block = int(p._block()) if frame.shared else g.block_bytes
         found.append(
             PoolBlock(
@@ -558,6 +590,7 @@ def _pool_blocks(p: Plan) -> tuple[PoolBlock, ...]:
                 pages=g.caches(),
                 block_bytes=block,
                 wasted_bytes=block - g.block_bytes,
+                padding_bytes=sum(g.paddings),
                 steady=vllm.decoding(g, d, length),
                 admission=vllm.admitted(g, d, length, p.in_flight_tokens),
             )

@@ -12,9 +12,10 @@ import anywidget
 from ipywidgets import Widget
 from traitlets import Dict, Int, List
 
-from capplan.engines import Finding
+from capplan.engines import Finding, load_engine
 from capplan.hub import known_models
 from capplan.model import DTYPE_BITS, Model
+from capplan.plan import PLANS
 from capplan.registry import Chip, load_chip, names
 from capplan.units import GIB
 from capplan.views.state import SIZES, PlannerState
@@ -65,6 +66,7 @@ class Control:
 CONTROLS = {
     "model": Control(label="Model", kind="search"),
     "chip": Control(label="Chip", kind="select"),
+    "engine": Control(label="Engine", kind="select", means="whose rules the plan follows"),
     "tensor_parallel_size": Control(label="Tensor", kind="choice", means="ranks that share every layer"),
     "pipeline_parallel_size": Control(label="Pipeline", kind="choice", means="stages, each with some of the layers"),
     "enable_expert_parallel": Control(
@@ -121,7 +123,7 @@ CONTROLS = {
 """The inputs that have a control, as they are shown."""
 
 GROUPS: tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...] = (
-    ("", ("model", "chip"), ()),
+    ("", ("model", "chip"), ("engine",)),
     (
         "Parallelism",
         ("tensor_parallel_size", "pipeline_parallel_size", "enable_expert_parallel"),
@@ -205,6 +207,10 @@ def _describe_chip(state: PlannerState, name: str, effective: Any, default: Find
     }
 
 
+def _describe_engine(state: PlannerState, name: str, effective: Any, default: Finding | None) -> dict[str, Any]:
+    return {"now": state.plan.engine.name, "back": ""}
+
+
 def _describe_sizes(state: PlannerState, name: str, effective: Any, default: Finding | None) -> dict[str, Any]:
     sizes = state.legal_sizes(name)
     why = next((why for _, why in sizes if why), "")
@@ -279,6 +285,7 @@ def _describe_dtype(state: PlannerState, name: str, effective: Any, default: Fin
 DESCRIBE = {
     "model": _describe_model,
     "chip": _describe_chip,
+    "engine": _describe_engine,
     "enable_expert_parallel": _describe_experts,
     "dtype": _describe_dtype,
     "gpu_memory_utilization": _describe_share,
@@ -300,6 +307,7 @@ def model_facts(model: Model) -> str:
 LISTS: dict[str, Callable[[], list[list[str]]]] = {
     "model": lambda: [[model.name, model_facts(model)] for model in known_models()],
     "chip": lambda: [[chip.name, chip.title] for chip in map(load_chip, names("chips")) if chip.vendor != "aws"],
+    "engine": lambda: [[e.name, e.title] for e in map(load_engine, names("engines")) if e.rules not in PLANS],
     "dtype": lambda: [["", "auto, the checkpoint's"], *([word, word] for word in DTYPE_BITS)],
 }
 """What may be chosen, where that never changes."""

@@ -10,6 +10,7 @@ from capplan.deployment import Deployment
 from capplan.plan import Plan
 from capplan.units import GIB
 from capplan.views.html import colours
+from capplan.views.terms import BOUNDED
 
 if TYPE_CHECKING:
     import numpy as np
@@ -55,7 +56,8 @@ def request_figure(plan: Plan, *, other: Plan | None = None, theme: Theme = "lig
     other  the same model with another cache format, drawn as a dashed line
     """
     if plan.tightest is None:
-        return _empty("The plan is refused: no request takes anything.", theme)
+        known = "The weights are unknown; what one request takes stands below." if plan.frame else ""
+        return _empty(known or "The plan is refused: no request takes anything.", theme)
     import numpy as np
     import plotly.graph_objects as go
 
@@ -73,7 +75,7 @@ def request_figure(plan: Plan, *, other: Plan | None = None, theme: Theme = "lig
         grows = plan.sequence_variable_bytes(tokens)
         figure.add_trace(_line(tokens, grows, "grows with the request", ink["muted"], width=1))
         windows = plan.sequence_fixed_bytes(tokens)
-        figure.add_trace(_line(tokens, windows, "windows", ink["muted"], width=1, dash="dot"))
+        figure.add_trace(_line(tokens, windows, _bounded(plan), ink["muted"], width=1, dash="dot"))
     figure.add_trace(_line(tokens, sizes, total, ink["cache"]))
     figure.update_layout(showlegend=len(figure.data) > 1)
     words = f"One request of {length:,} tokens takes {steady / GIB:.2f} GiB of cache on each rank"
@@ -86,6 +88,11 @@ def request_figure(plan: Plan, *, other: Plan | None = None, theme: Theme = "lig
     )
     figure.update_yaxes(range=[0, 1.15 * max(admission, int(sizes.max())) / GIB], nticks=6)
     return _described(figure, f"{words}; the curve runs to {_longest(plan):,} tokens.")
+
+
+def _bounded(plan: Plan) -> str:
+    """What of a request stops growing, in words."""
+    return " and ".join(dict.fromkeys(BOUNDED[g.kind] for g in plan.kv_groups if g.bounded))
 
 
 def fit_figure(plan: Plan, *, theme: Theme = "light") -> go.Figure:

@@ -1,4 +1,4 @@
-"""A plan of vLLM on Neuron as HTML: verdict, one stack, the budget's steps, refusals, parity, log lines, sources."""
+"""A plan of vLLM on Neuron as HTML: verdict, one stack, the budget's steps, refusals, parity, log lines."""
 
 from __future__ import annotations
 
@@ -8,22 +8,8 @@ from capplan.engines.vllm_neuron import Answer, Diagnosis, explain, floor_gib, p
 from capplan.environment import CAP, HEADROOM, MINIMUM
 from capplan.neuron import NeuronPlan
 from capplan.units import Count
-from capplan.views.html import (
-    LABEL_WIDTHS,
-    _capital,
-    _card,
-    _count,
-    _datum,
-    _el,
-    _gib,
-    _pill,
-    _place,
-    _signs,
-    _size,
-    _sub,
-    _swatch,
-    _term,
-)
+from capplan.views.elements import capital, card, counted, el, gib, pill, signs, sized, sub, termed
+from capplan.views.html import LABEL_WIDTHS, _place, _swatch
 from capplan.views.terms import SIGNS, TERM
 
 TERM_OF_PIECE = {
@@ -59,23 +45,23 @@ def verdict_html(p: NeuronPlan, *, note: str = "") -> str:
     note  why this is the last good answer and not the one to what now stands in the controls
     """
     sign = SIGNS[p.verdict]
-    headline, length = _signs(_capital(p.question)), p.resolved.max_model_len
+    headline, length = signs(capital(p.question)), p.resolved.max_model_len
     name = p.model.short_name if p.model is not None else "The stated weights"
     for part in (name, p.place, "" if length is None else f"{length:,}"):
         if part:
-            headline = headline.replace(_signs(part), f"<b>{_signs(part)}</b>", 1)
-    figures = [_el("div", _el("dt", escape(words)), _el("dd", escape(figure))) for figure, words in _three_figures(p)]
-    return _el(
+            headline = headline.replace(signs(part), f"<b>{signs(part)}</b>", 1)
+    figures = [el("div", el("dt", escape(words)), el("dd", escape(figure))) for figure, words in _three_figures(p)]
+    return el(
         "section",
-        _el("div", _el("span", escape(sign.mark), aria_hidden="true"), f" {escape(sign.word)}", css="cp-badge"),
-        _el(
+        el("div", el("span", escape(sign.mark), aria_hidden="true"), f" {escape(sign.word)}", css="cp-badge"),
+        el(
             "div",
-            _el("p", headline, css="cp-headline"),
-            _el("p", _signs(_capital(detail(p))), css="cp-detail", title=p.sentence if p.says else ""),
-            _el("p", f"<b>Not current:</b> {escape(note)}", css="cp-note") if note else "",
+            el("p", headline, css="cp-headline"),
+            el("p", signs(capital(detail(p))), css="cp-detail", title=p.sentence if p.says else ""),
+            el("p", f"<b>Not current:</b> {escape(note)}", css="cp-note") if note else "",
             css="cp-said",
         ),
-        _el("dl", *figures, css="cp-figures"),
+        el("dl", *figures, css="cp-figures"),
         css=f"cp cp-verdict cp-v-{p.verdict}{' cp-stale' if note else ''}",
         role="status",
         aria_live="polite",
@@ -90,14 +76,14 @@ def detail(p: NeuronPlan) -> str:
     order = ("largest_headroom",) if b.policy == "headroom" else ("smallest_cap", "smallest_utilization")
     found = [answer for name in order if (answer := p.answer(name)) is not None]
     ways = [answer.says for answer in found if answer.value is not None] or [answer.says for answer in found[:1]]
-    there = f"it does not start: the cache gets {_gib(b.kv_budget_bytes)} GiB, below the minimum of"
-    return f"{there} {_gib(b.minimum_bytes)} GiB; {'; or '.join(ways)}."
+    there = f"it does not start: the cache gets {gib(b.kv_budget_bytes)} GiB, below the minimum of"
+    return f"{there} {gib(b.minimum_bytes)} GiB; {'; or '.join(ways)}."
 
 
 def _three_figures(p: NeuronPlan) -> list[tuple[str, str]]:
     if p.kv_budget_bytes is None:
         return []
-    found = [(f"{_gib(p.kv_budget_bytes)} GiB", "cache of one core" if p.route != "cpu" else "cache of a worker")]
+    found = [(f"{gib(p.kv_budget_bytes)} GiB", "cache of one core" if p.route != "cpu" else "cache of a worker")]
     if p.kv_blocks is not None:
         found.append((f"{p.kv_blocks:,}", "blocks"))
     if p.requests_held is not None:
@@ -110,65 +96,65 @@ def _three_figures(p: NeuronPlan) -> list[tuple[str, str]]:
 
 def stack_html(p: NeuronPlan) -> str:
     """One stack of memory to scale, with every logical core that shares it."""
-    title, stack = f"One {_term('stack')} of memory, GiB", p.hbm_stack_bytes
+    title, stack = f"One {termed('stack')} of memory, GiB", p.hbm_stack_bytes
     if stack is None or not p.stack:
         why = "The host computes: there is no stack of memory." if p.route == "cpu" else "No budget is known."
-        return _card(title, _el("p", escape(why), css="cp-quiet"))
+        return card(title, el("p", escape(why), css="cp-quiet"))
     cores, share = p.logical_cores_per_hbm_stack or 1, int(p.share_bytes or 0)
     parts, flags, spoken, at = [], [], [], 0
     scale = int(stack)
     for piece in p.stack:
         if piece.bytes:
             parts.append(_segment(piece.name, at, piece.bytes, scale))
-        spoken.append(f"{f'core {piece.core}: ' if cores > 1 else ''}{piece.name} {_gib(piece.bytes, 1)}")
+        spoken.append(f"{f'core {piece.core}: ' if cores > 1 else ''}{piece.name} {gib(piece.bytes, 1)}")
         at += piece.bytes
     for core in range(cores):
-        words = f"logical core {core}: {_gib(share, 1)}" if cores > 1 else f"one logical core has all {_gib(share, 1)}"
-        flags.append(_el("span", escape(words), style=_place(core * share, share, scale)))
+        words = f"logical core {core}: {gib(share, 1)}" if cores > 1 else f"one logical core has all {gib(share, 1)}"
+        flags.append(el("span", escape(words), style=_place(core * share, share, scale)))
         if core:
-            parts.append(_el("i", css="cp-core", style=_place(core * share, 0, scale)))
-    track = _el(
+            parts.append(el("i", css="cp-core", style=_place(core * share, 0, scale)))
+    track = el(
         "div",
         "".join(parts),
         css="cp-track",
         role="img",
-        aria_label=f"One stack of {_gib(stack, 1)} GiB: {'; '.join(spoken)}",
+        aria_label=f"One stack of {gib(stack, 1)} GiB: {'; '.join(spoken)}",
     )
-    bar = _el(
+    bar = el(
         "div",
-        _el("div", *flags, css="cp-cores"),
+        el("div", *flags, css="cp-cores"),
         track,
-        *(_el("p", escape(_capital(words)), css="cp-short-of") for words in _overs(p)),
+        *(el("p", escape(capital(words)), css="cp-short-of") for words in _overs(p)),
         css="cp-rank",
     )
     seen: dict[str, int] = {}
     for piece in p.stack:
         seen.setdefault(piece.name, piece.bytes)
     items = [
-        _el(
+        el(
             "li",
             _swatch(TERM_OF_PIECE[name]),
             f"{escape(name)} ",
-            _el("b", _gib(size, 1)),
+            el("b", gib(size, 1)),
             title=TERM[TERM_OF_PIECE[name]].means,
         )
         for name, size in seen.items()
     ]
     where = f"{p.chip.title}, " if p.chip is not None else ""
-    whose = f"{where}{_gib(stack)}, {ROUTES[p.route]}"
-    each = _el("p", "Each logical core holds the same; the list is of one.", css="cp-footnotes") if cores > 1 else ""
-    return _card(title + _sub(escape(whose)), bar, _el("ul", *items, css="cp-legend"), each)
+    whose = f"{where}{gib(stack)}, {ROUTES[p.route]}"
+    each = el("p", "Each logical core holds the same; the list is of one.", css="cp-footnotes") if cores > 1 else ""
+    return card(title + sub(escape(whose)), bar, el("ul", *items, css="cp-legend"), each)
 
 
 def _segment(name: str, start: int, size: int, scale: int) -> str:
     term = TERM_OF_PIECE[name]
     width = next(css for letters, css in LABEL_WIDTHS if len(name) <= letters)
-    return _el(
+    return el(
         "div",
-        _el("span", escape(name), _el("b", _gib(size, 1)), css=width),
+        el("span", escape(name), el("b", gib(size, 1)), css=width),
         css=f"cp-seg cp-t-{term}",
         data_piece=term,
-        title=f"{name}: {size:,} bytes, {_gib(size)} GiB; {TERM[term].means}",
+        title=f"{name}: {size:,} bytes, {gib(size)} GiB; {TERM[term].means}",
         style=_place(start, size, scale),
     )
 
@@ -179,9 +165,9 @@ def _overs(p: NeuronPlan) -> list[str]:
     if most is not None and most < 0:
         return ["weights and minimum exceed the share of a logical core"]
     if p.policy == "headroom" and p.headroom_bytes is not None and most is not None and p.headroom_bytes > most:
-        return [f"a headroom of {_gib(p.headroom_bytes)} is asked; the largest that starts is {floor_gib(int(most))}"]
+        return [f"a headroom of {gib(p.headroom_bytes)} is asked; the largest that starts is {floor_gib(int(most))}"]
     if p.budget is not None and not p.budget.starts:
-        return [f"cache below the minimum of {_gib(least)}"]
+        return [f"cache below the minimum of {gib(least)}"]
     return []
 
 
@@ -198,11 +184,11 @@ def applies(p: NeuronPlan, answer: Answer) -> bool:
 
 def budget_html(p: NeuronPlan) -> str:
     """Every step of the budget with its bytes, the term that binds marked, then the pool."""
-    title = "How the budget comes about" + _sub(f"{p.policy} policy, {ROUTES[p.route]}")
+    title = "How the budget comes about" + sub(f"{p.policy} policy, {ROUTES[p.route]}")
     b = p.budget
     if b is None:
         why = p.refused[0].why if p.refused else "nothing is known"
-        return _card(title, _el("p", f"Nothing to show: {escape(why)}.", css="cp-quiet"))
+        return card(title, el("p", f"Nothing to show: {escape(why)}.", css="cp-quiet"))
     binding = ("user_budget_bytes", "heuristic_cap_bytes") if b.binding == "both" else BINDS[b.binding]
     cores = p.logical_cores_per_hbm_stack
     shared = _shared_words(cores)
@@ -225,22 +211,22 @@ def budget_html(p: NeuronPlan) -> str:
         binds, css = key in binding, "cp-strong cp-sum" if key == "kv_budget_bytes" else ""
         term = {"weights_bytes": "weights", "kv_budget_bytes": "cache", "headroom_bytes": "headroom"}.get(key, "")
         rows.append(
-            _el(
+            el(
                 "tr",
-                _el("th", _swatch(term), escape(name), scope="row"),
-                _el("td", _gib(size), css="cp-n", title=f"{size:,} bytes"),
-                _el("td", f"{size:,}", css="cp-n cp-bytes"),
-                _el("td", _pill("binds", "cp-k-binds") if binds else "", escape(words)),
+                el("th", _swatch(term), escape(name), scope="row"),
+                el("td", gib(size), css="cp-n", title=f"{size:,} bytes"),
+                el("td", f"{size:,}", css="cp-n cp-bytes"),
+                el("td", pill("binds", "cp-k-binds") if binds else "", escape(words)),
                 data_step=key,
                 css=f"{css} cp-binds" if binds else css,
             )
         )
     heads = (("step", ""), ("GiB", "cp-n"), ("bytes", "cp-n cp-bytes"), ("how", ""))
-    head = _el("tr", *(_el("th", text, scope="col", css=css) for text, css in heads))
-    table = _el("table", _el("thead", head), _el("tbody", *rows), css="cp-table cp-steps")
+    head = el("tr", *(el("th", text, scope="col", css=css) for text, css in heads))
+    table = el("table", el("thead", head), el("tbody", *rows), css="cp-table cp-steps")
     none = [answer.says for answer in p.answers if not applies(p, answer)]
-    foot = _el("div", *(_el("p", escape(f"{says}.")) for says in none), css="cp-footnotes") if none else ""
-    return _card(title, table, _pool(p), foot, css="cp-long")
+    foot = el("div", *(el("p", escape(f"{says}.")) for says in none), css="cp-footnotes") if none else ""
+    return card(title, table, _pool(p), foot, css="cp-long")
 
 
 def _shared_words(cores: int | None) -> str:
@@ -272,11 +258,11 @@ def _pool(p: NeuronPlan) -> str:
     items = [
         (
             f"{p.kv_blocks:,}",
-            f"blocks of {p.block_size} tokens and {_size(p.kv_block_bytes)}, the null block among them",
+            f"blocks of {p.block_size} tokens and {sized(p.kv_block_bytes)}, the null block among them",
         )
     ]
     if p.page is not None:
-        heads = _count(p.page.kv_heads_per_rank, "head")
+        heads = counted(p.page.kv_heads_per_rank, "head")
         copies = f", {p.page.kv_head_copies} copies of each" if p.page.kv_head_copies > 1 else ""
         items.append((heads, f"of the cache on a rank{copies}"))
     if p.kv_request_blocks is not None and p.kv_cache_tokens is not None:
@@ -286,9 +272,9 @@ def _pool(p: NeuronPlan) -> str:
             (f"{p.requests_admitted:,}", "admitted by the scheduler"),
             (f"{p.kv_cache_tokens:,}", "tokens, as the engine prints them"),
         ]
-    defined = [(figure, escape(words).replace("null block", _term("null block"), 1)) for figure, words in items]
-    cells = [_el("div", _el("dd", escape(figure)), _el("dt", words)) for figure, words in defined]
-    return _el("dl", *cells, css="cp-pair")
+    defined = [(figure, escape(words).replace("null block", termed("null block"), 1)) for figure, words in items]
+    cells = [el("div", el("dd", escape(figure)), el("dt", words)) for figure, words in defined]
+    return el("dl", *cells, css="cp-pair")
 
 
 # What the engine says
@@ -298,10 +284,10 @@ def says_html(p: NeuronPlan) -> str:
     """The engine's own text where it refuses, and what to do; nothing where it starts."""
     if not p.says:
         return ""
-    body = [_el("code", escape(p.says), css="cp-command cp-says")]
+    body = [el("code", escape(p.says), css="cp-command cp-says")]
     if p.budget is not None and not p.budget.starts:
         body.append(_steps(explain(p.says, p.policy, p.budget)))
-    return _card("What the engine says" + _sub("its own text" if p.budget is not None else ""), *body, css="cp-lines")
+    return card("What the engine says" + sub("its own text" if p.budget is not None else ""), *body, css="cp-lines")
 
 
 def diagnosis_html(d: Diagnosis | None) -> str:
@@ -310,20 +296,20 @@ def diagnosis_html(d: Diagnosis | None) -> str:
         return ""
     kind = d.failure_class.replace("_", " ")
     knob = f"{d.direction} {d.primary_knob}" if d.primary_knob else "no setting of memory helps"
-    return _card(
-        "What the error means" + _sub(escape(f"{kind}: {knob}")),
-        _el("code", escape(d.message), css="cp-command cp-says"),
-        *(_el("p", escape(_capital(f"{note}."))) for note in d.notes),
+    return card(
+        "What the error means" + sub(escape(f"{kind}: {knob}")),
+        el("code", escape(d.message), css="cp-command cp-says"),
+        *(el("p", escape(capital(f"{note}."))) for note in d.notes),
         _steps(d),
         css="cp-lines",
     )
 
 
 def _steps(d: Diagnosis) -> str:
-    return _el("ol", *(_el("li", escape(step)) for step in d.procedure), css="cp-order") if d.procedure else ""
+    return el("ol", *(el("li", escape(step)) for step in d.procedure), css="cp-order") if d.procedure else ""
 
 
-# Parity, log, what a reserve has to hold, sources
+# Parity, log, what a reserve has to hold
 
 
 def parity_html(p: NeuronPlan) -> str:
@@ -331,52 +317,45 @@ def parity_html(p: NeuronPlan) -> str:
     title, parity = "Compiled without a device, run on one", p.parity()
     if parity is None:
         words = "There is no device to compare with." if p.route == "cpu" else "Both routes need a budget first."
-        return _card(title, _el("p", words, css="cp-quiet"))
+        return card(title, el("p", words, css="cp-quiet"))
     sides = (
         ("on the device", parity.device, parity.device_blocks),
         ("compiled without one", parity.compiled, parity.compiled_blocks),
     )
     cells = [
-        _el(
+        el(
             "div",
-            _el("dd", f"{blocks:,} blocks" if blocks is not None else f"{_gib(b.kv_budget_bytes)} GiB"),
-            _el("dt", escape(f"{words}, {int(b.kv_budget_bytes):,} bytes")),
+            el("dd", f"{blocks:,} blocks" if blocks is not None else f"{gib(b.kv_budget_bytes)} GiB"),
+            el("dt", escape(f"{words}, {int(b.kv_budget_bytes):,} bytes")),
         )
         for words, b, blocks in sides
     ]
     word = "the same" if parity.holds else "not the same"
-    said = _el("p", escape(_capital(f"{parity.sentence}.")), css="cp-quiet" if parity.holds else "cp-warn")
-    return _card(title + _sub(word), _el("dl", *cells, css="cp-both"), said)
+    said = el("p", escape(capital(f"{parity.sentence}.")), css="cp-quiet" if parity.holds else "cp-warn")
+    return card(title + sub(word), el("dl", *cells, css="cp-both"), said)
 
 
 def log_html(p: NeuronPlan) -> str:
     """Figures to look for in each worker's log while it starts."""
-    lines = _el("code", escape("\n".join(p.log_lines)), css="cp-command")
-    return _card("Expect in each worker’s log", lines if p.log_lines else _el("p", "Nothing: it does not get so far."))
+    lines = el("code", escape("\n".join(p.log_lines)), css="cp-command")
+    return card("Expect in each worker’s log", lines if p.log_lines else el("p", "Nothing: it does not get so far."))
 
 
 def beside_html(p: NeuronPlan) -> str:
     """What neither policy sees and a reserve has to hold, as people reported it."""
     rows = []
     for line in p.beside:
-        band = _size(line.bytes) if line.low == line.high else f"up to {_size(line.high)}"
+        band = sized(line.bytes) if line.low == line.high else f"up to {sized(line.high)}"
         if line.low and line.low != line.high:
-            band = f"{_size(line.low)} to {_size(line.high)}"
+            band = f"{sized(line.low)} to {sized(line.high)}"
         rows.append(
-            _el(
+            el(
                 "tr",
-                _el("th", escape(BESIDE.get(line.name, line.name.replace("_", " "))), scope="row"),
-                _el("td", band, css="cp-n", title=f"{line.bytes:,} bytes"),
-                _el("td", _pill(line.kind), escape(line.note)),
+                el("th", escape(BESIDE.get(line.name, line.name.replace("_", " "))), scope="row"),
+                el("td", band, css="cp-n", title=f"{line.bytes:,} bytes"),
+                el("td", pill(line.kind), escape(line.note)),
             )
         )
-    table = _el("table", _el("tbody", *rows), css="cp-table cp-steps")
-    title = "What the rest has to hold" + _sub("as people reported it, for each rank; nothing of it is counted above")
-    return _card(title, table, css="cp-long")
-
-
-def sources_html(p: NeuronPlan) -> str:
-    """Every registry number in scope, folded, with where it came from."""
-    data = "".join(_datum(datum) for datum in p.sources)
-    said = _el("summary", f"{_count(len(p.sources), 'number')} of the registry, each with its origin")
-    return _card("Sources", _el("details", said, _el("div", data, css="cp-detail-box cp-sources")), css="cp-long")
+    table = el("table", el("tbody", *rows), css="cp-table cp-steps")
+    title = "What the rest has to hold" + sub("as people reported it, for each rank; nothing of it is counted above")
+    return card(title, table, css="cp-long")

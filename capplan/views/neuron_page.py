@@ -22,7 +22,8 @@ from capplan.neuron import FIGURES, NeuronPlan
 from capplan.registry import names
 from capplan.units import GIB
 from capplan.views.controls import Control, Form, flag, follow, length_steps, model_facts, part
-from capplan.views.html import _capital, findings_html, style
+from capplan.views.elements import capital
+from capplan.views.html import findings_html, style
 from capplan.views.neuron_html import (
     applies,
     beside_html,
@@ -32,7 +33,6 @@ from capplan.views.neuron_html import (
     log_html,
     parity_html,
     says_html,
-    sources_html,
     stack_html,
     verdict_html,
 )
@@ -379,7 +379,7 @@ def sentence(state: NeuronState) -> View:
     """What there is, by how much, and what would work, in words; where the verdict bar is too narrow for it."""
 
     def words() -> str:
-        return f'<p class="cp cpp-sentence">{escape(_capital(detail(state.plan)))}</p>'
+        return f'<p class="cp cpp-sentence">{escape(capital(detail(state.plan)))}</p>'
 
     return _view(state, ("plan",), words)
 
@@ -544,7 +544,7 @@ def warm_up() -> None:
     if os.environ.get("VOILA_PREHEAT") != "True":
         return
     state = NeuronState()
-    for draw in (verdict_html, stack_html, budget_html, parity_html, log_html, beside_html, sources_html):
+    for draw in (verdict_html, stack_html, budget_html, parity_html, log_html, beside_html):
         draw(state.plan)
     findings_html(state.plan)
     for name in CONTROLS:
@@ -566,7 +566,7 @@ def neuron_page(state: NeuronState) -> Box:
     second = _box("cpp-pair", take(state), following(state, log_html))
     budget = following(state, budget_html)
     findings = _view(state, ("plan",), lambda: findings_html(state.plan))
-    last = following(state, beside_html), findings, following(state, sources_html)
+    last = following(state, beside_html), findings
     rest = _box("cpp-rest", *charts, answer_rows(state), second, following(state, parity_html), budget, *last)
     picture.children = (*picture.children, diagnosis)
     words = _named("cpp-said", sentence(state))

@@ -142,7 +142,8 @@ class PlannerState(Inputs):  # type: ignore[valid-type, misc]
         if answer.tightest is not None:
             self._show(shown=answer)
         elif self.shown is not None:
-            said.append(f"The figures below are still those of {self.shown.sentence.partition(':')[0]}.")
+            which = "charts" if answer.frame else "figures"
+            said.append(f"The {which} below are still those of {self.shown.sentence.partition(':')[0]}.")
         self._show(**inputs, plan=answer, note="", news=" ".join(said))
         return True
 
@@ -278,6 +279,8 @@ def settle(model: Model, asked: Deployment, *, kept: frozenset[str]) -> tuple[Pl
 def _moves(answer: Plan, finding: Finding, kept: frozenset[str]) -> Iterator[Move]:
     """Ways out of one refusal that leave what was just said alone."""
     asked, name = answer.asked, finding.field
+    if name not in FIELDS:
+        return
     pairs = {name: _nearest(answer, name)}
     if name == "max_num_batched_tokens":
         pairs = {name: answer.resolved.max_num_seqs, "max_num_seqs": answer.resolved.max_num_batched_tokens}

@@ -140,6 +140,9 @@ LINE_WORDS = {
 }
 """Names of the ledger lines in words."""
 
+BOUNDED = {"sliding": "windows", "chunked": "chunks", "recurrent": "states", "ring": "rings"}
+"""What stops growing with a request, in words."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sign:

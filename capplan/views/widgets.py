@@ -106,9 +106,9 @@ def sentence(state: PlannerState) -> View:
 
 
 def following(state: PlannerState, draw: Callable[[Plan], str]) -> View:
-    """One of the views of `capplan.views.html`, of the last answer that has figures."""
+    """One of the views of `capplan.views.html`, of the last answer that has any figures."""
     view = View()
-    follow(state, ("plan",), view, value=lambda: draw(state.shown or state.plan))
+    follow(state, ("plan",), view, value=lambda: draw(state.plan if state.plan.frame else state.shown or state.plan))
     return view
 
 

@@ -18,7 +18,6 @@ from capplan.views.neuron_html import (
     log_html,
     parity_html,
     says_html,
-    sources_html,
     stack_html,
     verdict_html,
 )
@@ -48,7 +47,7 @@ GPT_OSS = Deployment(
     reserved_headroom_gib=4.0,
 )
 DEFAULT = FIRST.replace("&reserved_headroom_gib=4", "")
-VIEWS = (verdict_html, stack_html, budget_html, says_html, parity_html, log_html, beside_html, sources_html)
+VIEWS = (verdict_html, stack_html, budget_html, says_html, parity_html, log_html, beside_html)
 ELSEWHERE = (
     "model=Qwen/Qwen3-32B&chip=trn2&tensor_parallel_size=16&logical_nc_config=1&reserved_headroom_gib=4",
     "model=Qwen/Qwen3-32B&chip=trn2&tensor_parallel_size=8&cpu_mode=true&host_available_bytes=214748364800",

@@ -38,6 +38,7 @@ class Spec:
     divides      whether ranks that share a context divide its tokens
     stride       the pool's block is a multiple of this
     form         what else two caches must have in common to be one kind
+    padding      bytes of the page that were added to bring it to the size of others
     """
 
     spec: str
@@ -52,6 +53,7 @@ class Spec:
     divides: bool = True
     stride: int = 1
     form: str = ""
+    padding: int = 0
 
     @property
     def kin(self) -> tuple[object, ...]:
@@ -82,6 +84,7 @@ class Group:
     """Layers that share a block table: which, their class, a page, and what a request holds of it.
 
     Caches of one size have one layer's page; of several sizes the page of all together, and `members`.
+    `paddings` has what each cache's page was padded with, in their order, and nothing where none was.
     """
 
     layers: tuple[int, ...]
@@ -94,6 +97,7 @@ class Group:
     extra_pages: int = 0
     divides: bool = True
     members: tuple[Member, ...] = ()
+    paddings: tuple[int, ...] = ()
 
     @property
     def block_bytes(self) -> int:
@@ -117,15 +121,13 @@ class Group:
     def on(self, layers: range) -> Group:
         """The share of the group that some layers hold."""
         kept = tuple(i for i in self.layers if i in layers)
+        owners = (m.layer for m in self.members) if self.members else self.layers
+        paddings = tuple(n for i, n in zip(owners, self.paddings, strict=True) if i in layers) if self.paddings else ()
         if not self.members:
-            return replace(self, layers=kept)
+            return replace(self, layers=kept, paddings=paddings)
         members = tuple(m for m in self.members if m.layer in layers)
-        return replace(
-            self,
-            layers=kept,
-            members=members,
-            page_bytes=sum(m.page_bytes for m in members) if self.spec == MIXED else self.page_bytes,
-        )
+        page = sum(m.page_bytes for m in members) if self.spec == MIXED else self.page_bytes
+        return replace(self, layers=kept, members=members, page_bytes=page, paddings=paddings)
 
 
 class CannotGroup(ValueError):
@@ -236,6 +238,7 @@ def _group(caches: Sequence[Cache], page_bytes: int, spec: str, members: tuple[M
         extra_pages=first.extra_pages,
         divides=first.divides,
         members=members,
+        paddings=tuple(c.spec.padding for c in caches) if any(c.spec.padding for c in caches) else (),
     )
 
 
@@ -325,11 +328,11 @@ def _widened(s: Spec, target: int) -> Spec:
     if s.page_bytes == target:
         return s
     if s.kind == RECURRENT:
-        return replace(s, page_bytes=target)
+        return replace(s, page_bytes=target, padding=target - s.page_bytes)
     if target % s.page_bytes == 0:
         return replace(s, page_bytes=target, block_size=s.block_size * (target // s.page_bytes))
     if not s.latent:
-        return replace(s, page_bytes=target)
+        return replace(s, page_bytes=target, padding=target - s.page_bytes)
     raise CannotGroup(
         f"the {s.name} cache has pages of {s.page_bytes:,} bytes, which neither divide the largest of {target:,} "
         "nor may be padded"
@@ -341,7 +344,7 @@ def _uniform(caches: Sequence[Cache]) -> tuple[Group, ...]:
 
     A kind's layers are dealt to its groups in turn.
     """
-    buckets = _buckets(caches, lambda spec: replace(spec, name="attention", form=""))
+    buckets = _buckets(caches, lambda spec: replace(spec, name="attention", form="", padding=0))
     sizes = [len(b) for b in buckets]
     size = max(sizes) if 2 * max(sizes) < 3 * min(sizes) else min(sizes)
     found = []
