@@ -34,7 +34,7 @@ from capplan.views.elements import (
 from capplan.views.explain import HEADS, rank_weights
 from capplan.views.pool_html import groups_html
 from capplan.views.tables import ledger_csv
-from capplan.views.terms import LINE_WORDS, NEURON_TERMS, SIGNS, TERM, TERM_OF_LINE, TERMS
+from capplan.views.terms import LINE_WORDS, NEURON_TERMS, SIGNS, TERM, TERM_OF_LINE, TERMS, WHO_SIZES
 
 if TYPE_CHECKING:
     from capplan.neuron import NeuronPlan
@@ -382,7 +382,8 @@ def _ledger(plan: Plan, rank: RankPlan, *, unfold: bool) -> str:
     certain = rank.fixed_low_bytes == rank.fixed_high_bytes
     rows.append(_sum_row("fixed", rank.fixed_bytes, "" if certain else band, unfold=unfold, css="cp-sum"))
     if rank.requested_bytes is not None:
-        words = f"{plan.resolved.gpu_memory_utilization:g} of the {gib(plan.device_bytes)} that the driver reports"
+        share, who = plan.resolved.gpu_memory_utilization, WHO_SIZES[plan.engine.rules]
+        words = f"{share:g} of the {gib(plan.device_bytes)} that {who}"
         rows.append(_sum_row("requested", rank.requested_bytes, words, unfold=unfold))
     rows.append(_sum_row("cache", rank.kv_budget_bytes, _cache_words(plan, rank), unfold=unfold, css="cp-strong"))
     rows.append(_line_rows(plan, rank.pre_snapshot, unfold=unfold))

@@ -332,7 +332,7 @@ def parity_html(p: NeuronPlan) -> str:
     ]
     word = "the same" if parity.holds else "not the same"
     said = el("p", escape(capital(f"{parity.sentence}.")), css="cp-quiet" if parity.holds else "cp-warn")
-    return card(title + sub(word), el("dl", *cells, css="cp-both"), said)
+    return card(title + sub(word), el("dl", *cells, css="cp-routes"), said)
 
 
 def log_html(p: NeuronPlan) -> str:

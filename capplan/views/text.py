@@ -10,7 +10,7 @@ from capplan.model import Model
 from capplan.plan import Plan
 from capplan.registry import Chip
 from capplan.units import GIB, MIB, Count
-from capplan.views.terms import LINE_WORDS, SIGNS, TERM, TERM_OF_LINE
+from capplan.views.terms import LINE_WORDS, SIGNS, TERM, TERM_OF_LINE, WHO_SIZES
 
 UNFOLDED = ("weights", "engine_state", "activations")
 """Lines whose parts are listed under them."""
@@ -61,8 +61,8 @@ def _ledger(plan: Plan, rank: RankPlan, colour: bool) -> Iterator[str]:
     every = f"{_band(rank.fixed_low_bytes, rank.fixed_high_bytes)} with every band at its end"
     yield _row("fixed", rank.fixed_bytes, "", every)
     if rank.requested_bytes is not None:
-        says = "the catalog states" if plan.engine.rules == "blis" else "the driver reports"
-        share = f"{plan.resolved.gpu_memory_utilization:g} of the {_gib(plan.device_bytes)} that {says}"
+        who = WHO_SIZES[plan.engine.rules]
+        share = f"{plan.resolved.gpu_memory_utilization:g} of the {_gib(plan.device_bytes)} that {who}"
         yield _row("requested", rank.requested_bytes, "derived", share)
     stated = rank.requested_bytes is None
     cache = "as given" if stated else _band(rank.kv_budget_low_bytes, rank.kv_budget_high_bytes)
