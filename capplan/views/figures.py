@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -219,22 +219,22 @@ def _ticks(shortest: int, longest: int) -> Iterable[int]:
         tick *= 2
 
 
-def _layout(plan: Plan, theme: Theme, title: str) -> dict[str, Any]:
-    from math import log10
-
-    ink = colours(dark=theme == "dark")
-    shortest, longest = _shortest(plan), _longest(plan)
-    ticks = list(_ticks(shortest, longest))
-    axis = {
+def axis(ink: Mapping[str, str]) -> dict[str, Any]:
+    """What every axis of the project's charts has."""
+    return {
         "gridcolor": ink["grid"],
         "zeroline": False,
         "fixedrange": True,
         "tickfont": {"color": ink["muted"], "size": 11},
     }
+
+
+def layout(ink: Mapping[str, str], title: str, left: int) -> dict[str, Any]:
+    """What every chart of the project has beside its axes; left is the margin for their numbers, in pixels."""
     return {
         "template": "none",
         "height": HEIGHT,
-        "margin": {"l": 44, "r": 14, "t": 12, "b": 30},
+        "margin": {"l": left, "r": 14, "t": 12, "b": 30},
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
         "font": {"family": FONT, "size": 12, "color": ink["ink"]},
@@ -257,15 +257,26 @@ def _layout(plan: Plan, theme: Theme, title: str) -> dict[str, Any]:
             "itemdoubleclick": False,
         },
         "meta": {"title": title},
+    }
+
+
+def _layout(plan: Plan, theme: Theme, title: str) -> dict[str, Any]:
+    from math import log10
+
+    ink = colours(dark=theme == "dark")
+    shortest, longest = _shortest(plan), _longest(plan)
+    ticks = list(_ticks(shortest, longest))
+    return {
+        **layout(ink, title, 44),
         "xaxis": {
-            **axis,
+            **axis(ink),
             "type": "log",
             "range": [log10(shortest), log10(longest * 1.02)],
             "tickvals": ticks,
             "ticktext": [f"{tick // 1024}k" if tick >= 1024 else str(tick) for tick in ticks],
             "showgrid": False,
         },
-        "yaxis": {**axis, "ticklabelstandoff": 4},
+        "yaxis": {**axis(ink), "ticklabelstandoff": 4},
     }
 
 

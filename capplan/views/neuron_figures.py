@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from capplan.engines.vllm_neuron import floor_gib
 from capplan.neuron import Curve, NeuronPlan
 from capplan.units import GIB
-from capplan.views.figures import FONT, HEIGHT, Theme, _described, _dot, _empty
+from capplan.views.figures import Theme, _described, _dot, _empty, axis, layout
 from capplan.views.html import colours
 
 if TYPE_CHECKING:
@@ -175,38 +175,8 @@ def _scaled(figure: go.Figure, curve: Curve, words: str) -> go.Figure:
 
 
 def _layout(ink: dict[str, str]) -> dict[str, Any]:
-    axis = {
-        "gridcolor": ink["grid"],
-        "zeroline": False,
-        "fixedrange": True,
-        "tickfont": {"color": ink["muted"], "size": 11},
-    }
     return {
-        "template": "none",
-        "height": HEIGHT,
-        "margin": {"l": 40, "r": 14, "t": 12, "b": 30},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-        "font": {"family": FONT, "size": 12, "color": ink["ink"]},
-        "hoverlabel": {
-            "bgcolor": ink["ink"],
-            "bordercolor": ink["ink"],
-            "font": {"color": ink["card"], "family": FONT, "size": 12},
-        },
-        "dragmode": False,
-        "hovermode": "closest",
-        "showlegend": False,
-        "legend": {
-            "x": 0.01,
-            "y": 1,
-            "xanchor": "left",
-            "yanchor": "top",
-            "bgcolor": "rgba(0,0,0,0)",
-            "font": {"color": ink["muted"], "size": 11},
-            "itemclick": False,
-            "itemdoubleclick": False,
-        },
-        "meta": {"title": ""},
-        "xaxis": {**axis, "showgrid": False},
-        "yaxis": {**axis, "ticklabelstandoff": 4},
+        **layout(ink, "", 40),
+        "xaxis": {**axis(ink), "showgrid": False},
+        "yaxis": {**axis(ink), "ticklabelstandoff": 4},
     }

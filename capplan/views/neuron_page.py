@@ -38,7 +38,7 @@ from capplan.views.neuron_html import (
 )
 from capplan.views.neuron_state import FIRST, POLICY, NeuronState
 from capplan.views.pages import pages_html
-from capplan.views.widgets import Address, Chart, Rows, Take, Tries, View, _box, _named
+from capplan.views.widgets import Address, Chart, Rows, Take, View, _box, _named, examples
 
 LONGEST = 131_072
 """The longest length to offer where no model says its own."""
@@ -495,19 +495,6 @@ TRIES = (
 """Questions worth a look, by what they show."""
 
 
-def examples(state: NeuronState) -> Tries:
-    """Questions worth a look; pressing one asks it in place of what was asked."""
-    line = Tries(tries=[words for words, _ in TRIES])
-
-    def press(_: Widget, message: dict[str, Any], __: list[bytes]) -> None:
-        place = message.get("press")
-        if isinstance(place, int) and 0 <= place < len(TRIES):
-            state.from_query(TRIES[place][1])
-
-    line.on_msg(press)
-    return line
-
-
 def take(state: NeuronState) -> Take:
     """The environment lines and the command to copy; the plan as JSON, its figures as CSV."""
     card = Take()
@@ -570,7 +557,7 @@ def neuron_page(state: NeuronState) -> Box:
     rest = _box("cpp-rest", *charts, answer_rows(state), second, following(state, parity_html), budget, *last)
     picture.children = (*picture.children, diagnosis)
     words = _named("cpp-said", sentence(state))
-    tries = _box("cpp-examples", examples(state), View(value=pages_html("neuron")))
+    tries = _box("cpp-examples", examples(state, TRIES), View(value=pages_html("neuron")))
     body = _box("cpp-body", words, picture, inputs, tries, rest)
     address = Address()
     _follow(state, ("plan",), address, query=state.to_query)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from html import escape
@@ -217,14 +217,17 @@ TRIES = (
 """Questions worth a look, by what they show."""
 
 
-def examples(state: PlannerState) -> Tries:
-    """Questions worth a look; pressing one asks it in place of what was asked."""
-    line = Tries(tries=[words for words, _ in TRIES])
+def examples(state: Any, tries: Sequence[tuple[str, str]] = TRIES) -> Tries:
+    """Questions worth a look; pressing one asks it in place of what was asked.
+
+    tries  each question's words, and the query that asks it
+    """
+    line = Tries(tries=[words for words, _ in tries])
 
     def press(_: Widget, message: dict[str, Any], __: list[bytes]) -> None:
         place = message.get("press")
-        if isinstance(place, int) and 0 <= place < len(TRIES):
-            state.from_query(TRIES[place][1])
+        if isinstance(place, int) and 0 <= place < len(tries):
+            state.from_query(tries[place][1])
 
     line.on_msg(press)
     return line
