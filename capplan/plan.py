@@ -235,10 +235,6 @@ class Plan:
         """Bytes of the pool that one request of max_model_len needs at admission."""
         return (0 if self.kv_request_blocks is None else self.kv_request_blocks) * self._block()
 
-    def unused_bytes(self, group: vllm.Group) -> Count:
-        """Bytes of every block that a group's own layers leave unfilled."""
-        return self._block() - group.block_bytes
-
     def _line(self, name: str) -> Count | None:
         return next((line.bytes for line in self.lines if line.name == name), None)
 

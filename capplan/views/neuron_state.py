@@ -14,7 +14,7 @@ from capplan.environment import HEADROOM
 from capplan.hub import load_model
 from capplan.neuron import NeuronPlan, neuron_plan
 from capplan.registry import Refused, names
-from capplan.views.state import Inputs, _reason, _sentences, _unsaid
+from capplan.views.state import Asking, _reason, _sentences, _unsaid
 
 ENGINE = "vllm-neuron"
 
@@ -33,7 +33,7 @@ OF_MODEL = ("weights_bytes", "bytes_per_block", "draft_model")
 INPUTS = ("model", *FIELDS)
 
 
-class NeuronState(Inputs):
+class NeuronState(Asking):
     """A question about vLLM on Neuron and its answer, as `PlannerState` is one about GPUs.
 
     Every input is a trait named as the setting; None means not said, and an empty model that weights and
@@ -58,7 +58,6 @@ class NeuronState(Inputs):
 
     def __init__(self, query: str = "") -> None:
         super().__init__()
-        self._busy = False
         self._reserve: float | None = None
         self.from_query(query)
 
@@ -165,15 +164,6 @@ class NeuronState(Inputs):
             self._reserve = inputs[HEADROOM.field]
         self._show(**{**inputs, "model": inputs["model"] or ""}, plan=answer, note="", news=" ".join(said))
         return True
-
-    def _show(self, **traits: Any) -> None:
-        self._busy = True
-        try:
-            with self.hold_trait_notifications():
-                for name, value in traits.items():
-                    setattr(self, name, value)
-        finally:
-            self._busy = False
 
     # What could be asked
 

@@ -41,7 +41,22 @@ Inputs = type("Inputs", (HasTraits,), {name: Anything() for name in FIELDS})
 """One trait for each field of `Deployment`, under its name."""
 
 
-class PlannerState(Inputs):  # type: ignore[valid-type, misc]
+class Asking(Inputs):  # type: ignore[valid-type, misc]
+    """A question whose traits change together: whoever watches one finds the others changed too."""
+
+    _busy = False
+
+    def _show(self, **traits: Any) -> None:
+        self._busy = True
+        try:
+            with self.hold_trait_notifications():
+                for name, value in traits.items():
+                    setattr(self, name, value)
+        finally:
+            self._busy = False
+
+
+class PlannerState(Asking):
     """A question and its answer.
 
     Every input is a trait named as the setting; None means not said.  Assign to one, or `say` several at
@@ -65,7 +80,6 @@ class PlannerState(Inputs):  # type: ignore[valid-type, misc]
 
     def __init__(self, query: str = "") -> None:
         super().__init__()
-        self._busy = False
         self.from_query(query)
 
     # The address
@@ -146,15 +160,6 @@ class PlannerState(Inputs):  # type: ignore[valid-type, misc]
             said.append(f"The {which} below are still those of {self.shown.sentence.partition(':')[0]}.")
         self._show(**inputs, plan=answer, note="", news=" ".join(said))
         return True
-
-    def _show(self, **traits: Any) -> None:
-        self._busy = True
-        try:
-            with self.hold_trait_notifications():
-                for name, value in traits.items():
-                    setattr(self, name, value)
-        finally:
-            self._busy = False
 
     # What could be asked
 
