@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 
 from capplan import Deployment, load_model, plan
-from capplan.deployment import from_mapping
+from capplan.engines.pool import Cache, Spec, grouped
 from capplan.engines.vllm import estimates, hold, rules
-from capplan.engines.vllm.pool import Cache, Spec, grouped
 from capplan.laws import activations, buffers, kv_cache, recurrent, runtime, weights
+from capplan.settings.deployment import from_mapping
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.measure import Row, best, interleaved
 from capplan import Deployment
-from capplan.engines import load_engine
+from capplan.engines.release import load_engine
 from capplan.engines.vllm_neuron import worker_budget
 from capplan.policies import vllm_neuron as policy
 from capplan.units import GIB

@@ -9,18 +9,19 @@ answer = cp.plan(model, asked)
 
 from importlib import import_module
 
-from capplan.deployment import Deployment
-from capplan.engines import Finding, load_engine
+from capplan.engines.base import Finding, Line
+from capplan.engines.release import load_engine
 from capplan.hub import load_model
-from capplan.ledger import Line
 from capplan.model import Model
-from capplan.plan import DISPLAYS, PLANS, Plan, plan
+from capplan.plan import Plan, plan
+from capplan.plan.gpu import DISPLAYS, PLANS
 from capplan.registry import Chip, Datum, Refused, RegistryError, load_chip
+from capplan.settings.deployment import Deployment
 
 __version__ = "0.1.0"
 
 # Engines of other rules; their planner is loaded only when one is asked for.
-PLANS["vllm_neuron"] = lambda model, asked: import_module("capplan.neuron").neuron_plan(model, asked)
+PLANS["vllm_neuron"] = lambda model, asked: import_module("capplan.plan.neuron").neuron_plan(model, asked)
 
 # A plan shows itself in a notebook; the views are loaded only when it does.
 DISPLAYS["text/plain"] = lambda shown: str(import_module("capplan.views.text").plan_text(shown))

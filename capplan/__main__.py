@@ -1,5 +1,5 @@
 """python -m capplan: the command line."""
 
-from capplan.cli import main
+from capplan.cli.main import main
 
 main(prog_name="capplan")

@@ -14,11 +14,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from capplan.deployment import Deployment, stated
 from capplan.hub import load_model
 from capplan.plan import plan
 from capplan.registry import Refused, closest
 from capplan.serve import PACKAGE, notebooks_dir
+from capplan.settings.deployment import Deployment, stated
 from capplan.units import is_array
 from capplan.views import html
 

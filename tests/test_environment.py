@@ -51,5 +51,5 @@ def test_environment_yml_brings_pip_and_a_python_that_capplan_supports():
 
 
 def test_the_console_script_exists():
-    assert PROJECT["scripts"] == {"capplan": "capplan.cli:main"}
-    assert (ROOT / "capplan" / "cli.py").is_file()
+    assert PROJECT["scripts"] == {"capplan": "capplan.cli.main:main"}
+    assert (ROOT / "capplan" / "cli" / "main.py").is_file()

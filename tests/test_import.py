@@ -20,7 +20,7 @@ def loaded(code: str) -> list[str]:
 
 def commands(*lines: str) -> str:
     """Code that runs command lines and goes on after their exit."""
-    return "from capplan.cli import main\n" + "\n".join(
+    return "from capplan.cli.main import main\n" + "\n".join(
         f"try: main({line.split()!r})\nexcept SystemExit as end: assert end.code in (0, None), end.code"
         for line in lines
     )

@@ -13,17 +13,12 @@ PACKAGE = ROOT / "capplan"
 LAYERS = [
     {"units"},
     {"registry"},
-    {"shapes"},
-    {"caches", "model", "hub"},
-    {"environment"},
-    {"deployment"},
-    {"address"},
+    {"model", "hub"},
+    {"settings"},
     {"engines"},
     {"ledger"},
     {"plan"},
-    {"neuron"},
     {"views"},
-    {"neuron_cli"},
     {"report", "serve", "cli"},
 ]
 RANK = {part: rank for rank, layer in enumerate(LAYERS) for part in layer}
@@ -35,12 +30,7 @@ FORMULAS = {"laws": {"laws", "units"}, "policies": {"policies", "units"}}
 ROOF = {"__init__", "__main__"}
 
 BELOW_VIEWS = {"numpy"}
-OUTSIDE = {
-    "hub": {"numpy", "huggingface_hub"},
-    "cli": {"numpy", "click"},
-    "neuron_cli": {"click"},
-    "serve": {"click", "tornado"},
-}
+OUTSIDE = {"hub": {"numpy", "huggingface_hub"}, "cli": {"numpy", "click"}, "serve": {"click", "tornado"}}
 FREE = {"views", "report"}
 
 
@@ -128,13 +118,13 @@ def test_every_layer_has_a_module():
         ("capplan.laws.weights", "from capplan.policies.vllm_gpu import kv_budget_bytes"),
         ("capplan.policies.vllm_gpu", "from capplan.laws.weights import matrix_bytes"),
         ("capplan.registry", "def f():\n    from capplan.plan import plan"),
-        ("capplan.deployment", "from . import engines"),
+        ("capplan.settings.deployment", "from capplan import engines"),
         ("capplan.engines.vllm", "from ..views import figures"),
         ("capplan.plan", "import capplan.views.figures"),
         ("capplan.plan", "import plotly.graph_objects as go"),
         ("capplan.plan", "import capplan"),
         ("capplan.views.tables", "from capplan import plan_everything"),
-        ("capplan.views.widgets", "from capplan.cli import main"),
+        ("capplan.views.widgets", "from capplan.cli.main import main"),
         ("capplan.novelty", "import os"),
     ],
 )

@@ -7,16 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from capplan.caches import StatedState
-from capplan.deployment import Deployment, from_mapping
-from capplan.engines import load_engine
 from capplan.engines.blis.case import Case
-from capplan.engines.vllm.stated import state_bytes, state_pages
+from capplan.engines.declared import state_bytes, state_pages
+from capplan.engines.release import load_engine
 from capplan.hub import load_model
 from capplan.laws import buffers, kv_cache, recurrent, weights
 from capplan.model import Model
+from capplan.model.declared import StatedState
 from capplan.plan import Plan, plan
 from capplan.registry import load_chip
+from capplan.settings.deployment import Deployment, from_mapping
 from capplan.units import GIB, MIB
 
 CASES = json.loads((Path(__file__).parent / "data" / "memory-laws.json").read_text())["cases"]

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from capplan.engines import load_engine
+from capplan.engines.release import load_engine
 from capplan.engines.vllm_neuron.hardware import load_instance, load_neuron_chip
-from capplan.hub import known_models, load_model
+from capplan.hub import load_model
 from capplan.model import architectures, load_family
+from capplan.model.facts import known_models
 from capplan.model.parts import load_part
 from capplan.registry import KINDS, METHODS, Refused, RegistryError, Table, closest, load_chip, names, sources
 from capplan.units import GIB

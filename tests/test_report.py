@@ -13,12 +13,12 @@ from click.testing import CliRunner
 
 pytest.importorskip("papermill")
 
-from capplan.cli import EXIT, main
-from capplan.deployment import Deployment
+from capplan.cli.main import EXIT, main
 from capplan.hub import load_model
 from capplan.plan import plan
 from capplan.registry import Refused
 from capplan.report import checked_parameters, write_report
+from capplan.settings.deployment import Deployment
 from capplan.units import GIB
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -171,7 +171,7 @@ def test_a_command_that_cannot_answer_says_why_in_one_line(words, says):
 def test_without_the_extra_the_command_names_it():
     code = (
         "import sys; sys.modules['papermill'] = None; sys.modules['plotly'] = None\n"
-        "from capplan.cli import main; main(['report', 'Qwen/Qwen3-8B'])"
+        "from capplan.cli.main import main; main(['report', 'Qwen/Qwen3-8B'])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2

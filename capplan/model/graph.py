@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from capplan.caches import Caches
+from capplan.model.declared import Caches
 from capplan.registry import Datum
 
 DTYPE_BITS = {"bfloat16": 16, "float16": 16, "float32": 32}

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from capplan.model.formulas import Formula, formula
 from capplan.model.graph import EACH, EVERY, FIRST, LAST, SPLITS
 from capplan.registry import RegistryError, Table, open_table
-from capplan.shapes import Formula, formula
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from capplan.model.building import Building
+from capplan.model.formulas import Formula
 from capplan.model.graph import DTYPE_BITS, EACH, FIRST, Buffer, Cached, Extent, Rope, State
 from capplan.model.kinds import chosen
 from capplan.model.parts import Part, Size
 from capplan.registry import Refused
-from capplan.shapes import Formula
 
 
 def named(b: Building, part: Part) -> Callable[[str], int]:

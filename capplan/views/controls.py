@@ -12,10 +12,11 @@ import anywidget
 from ipywidgets import Widget
 from traitlets import Dict, Int, List
 
-from capplan.engines import Finding, load_engine
-from capplan.hub import known_models
+from capplan.engines.base import Finding
+from capplan.engines.release import load_engine
 from capplan.model import DTYPE_BITS, Model
-from capplan.plan import PLANS
+from capplan.model.facts import known_models
+from capplan.plan.gpu import PLANS
 from capplan.registry import Chip, load_chip, names
 from capplan.units import GIB
 from capplan.views.state import SIZES, PlannerState

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from capplan.deployment import Deployment
 from capplan.plan import Plan
+from capplan.settings.deployment import Deployment
 from capplan.units import GIB
 from capplan.views.html import colours
 from capplan.views.terms import BOUNDED

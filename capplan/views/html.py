@@ -11,11 +11,12 @@ from html import escape
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
-from capplan.deployment import command
-from capplan.engines import Finding
-from capplan.ledger import Line, RankPlan
-from capplan.plan import Plan, remedies
+from capplan.engines.base import Finding, Line
+from capplan.ledger import RankPlan
+from capplan.plan import Plan
+from capplan.plan.gpu import remedies
 from capplan.registry import Datum, sources
+from capplan.settings.command_line import command
 from capplan.views.elements import (
     capital,
     card,
@@ -37,7 +38,7 @@ from capplan.views.tables import ledger_csv
 from capplan.views.terms import LINE_WORDS, NEURON_TERMS, SIGNS, TERM, TERM_OF_LINE, TERMS, WHO_SIZES
 
 if TYPE_CHECKING:
-    from capplan.neuron import NeuronPlan
+    from capplan.plan.neuron import NeuronPlan
 
 TOKENS = {
     "page": ("#f7f6f3", "#151615"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from html import escape
 
 from capplan.engines.vllm_neuron import Answer, Diagnosis, explain, floor_gib, plain
-from capplan.environment import CAP, HEADROOM, MINIMUM
-from capplan.neuron import NeuronPlan
+from capplan.plan.neuron import NeuronPlan
+from capplan.settings.environment import CAP, HEADROOM, MINIMUM
 from capplan.units import Count
 from capplan.views.elements import capital, card, counted, el, gib, pill, signs, sized, sub, termed
 from capplan.views.html import LABEL_WIDTHS, _place, _swatch

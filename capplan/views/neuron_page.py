@@ -14,12 +14,12 @@ from typing import Any
 from ipywidgets import Box, Widget
 from traitlets import HasTraits
 
-from capplan.deployment import command
 from capplan.engines.vllm_neuron import Answer, load_instance, load_neuron_chip, target_aliases
-from capplan.environment import BY_FIELD
-from capplan.hub import known_models
-from capplan.neuron import FIGURES, NeuronPlan
+from capplan.model.facts import known_models
+from capplan.plan.neuron import FIGURES, NeuronPlan
 from capplan.registry import names
+from capplan.settings.command_line import command
+from capplan.settings.environment import BY_FIELD
 from capplan.units import GIB
 from capplan.views.controls import Control, Form, flag, follow, length_steps, model_facts, part
 from capplan.views.elements import capital

@@ -7,13 +7,13 @@ from typing import Any
 
 from traitlets import Dict, Instance, Unicode, observe
 
-from capplan.address import read_query, write_query
-from capplan.deployment import FIELDS, from_mapping, setting
 from capplan.engines.vllm_neuron import Diagnosis, explain, load_instance, load_neuron_chip, target_aliases
-from capplan.environment import HEADROOM
 from capplan.hub import load_model
-from capplan.neuron import NeuronPlan, neuron_plan
+from capplan.plan.neuron import NeuronPlan, neuron_plan
 from capplan.registry import Refused, names
+from capplan.settings.address import read_query, write_query
+from capplan.settings.deployment import FIELDS, from_mapping, setting
+from capplan.settings.environment import HEADROOM
 from capplan.views.state import Asking, _reason, _sentences, _unsaid
 
 ENGINE = "vllm-neuron"

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from capplan.engines.vllm_neuron import Diagnosis, NeuronChip, floor_gib
-from capplan.neuron import NeuronPlan
+from capplan.plan.neuron import NeuronPlan
 from capplan.units import GIB
 from capplan.views.terms import SIGNS
 

@@ -7,7 +7,8 @@ from html import escape
 from typing import Any
 
 from capplan.engines import vllm
-from capplan.plan import Plan, PoolBlock
+from capplan.plan import Plan
+from capplan.plan.gpu import PoolBlock
 from capplan.units import GIB
 from capplan.views.elements import capital, card, counted, el, gib, nothing, sized, sub, table, termed
 from capplan.views.terms import BOUNDED

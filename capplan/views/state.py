@@ -10,19 +10,24 @@ from typing import Any
 from traitlets import Any as Anything
 from traitlets import Dict, HasTraits, Instance, Unicode, observe
 
-from capplan.address import read_query, write_query
-from capplan.deployment import FIELDS, Deployment, from_mapping, setting
-from capplan.engines import Finding, load_engine
+from capplan.engines.base import Finding
+from capplan.engines.release import load_engine
 from capplan.hub import load_model
 from capplan.model import Model
-from capplan.plan import PLANS, VERDICTS, Plan, plan, remedies
+from capplan.plan import VERDICTS, Plan, plan
+from capplan.plan.gpu import PLANS, remedies
 from capplan.registry import Refused, RegistryError, load_chip, names
+from capplan.settings.address import read_query, write_query
+from capplan.settings.deployment import FIELDS, Deployment, from_mapping, setting
 
 INPUTS = ("model", *FIELDS)
 """Everything that can be said: the model, and every setting under its flag's name."""
 
 FIRST = "model=Qwen/Qwen3-32B&chip=h100-sxm&tensor_parallel_size=4&max_model_len=32768"
 """The question that is answered already on a first visit."""
+
+
+MOST_WORDS = 120
 
 SIZES = {
     "tensor_parallel_size": (1, 2, 4, 6, 8, 16),
@@ -33,9 +38,15 @@ SIZES = {
 """Sizes to offer, by setting; a tensor parallel size that a model takes besides these, up to a node, is offered too."""
 
 NODE = 8
+
 MOST_RANKS = 64
-MOST_WORDS = 120
+
 STARTS = ("fits", "close")
+
+MOST_CHANGES = 5
+
+WORTH = 1.02
+"""A change that holds less than two hundredths more is not worth a line."""
 
 Inputs = type("Inputs", (HasTraits,), {name: Anything() for name in FIELDS})
 """One trait for each field of `Deployment`, under its name."""
@@ -242,6 +253,13 @@ def _set(asked: Deployment, name: str, value: Any) -> Deployment:
 # Legal values
 
 
+def _plain(value: Any) -> str:
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+# What would change the answer
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Move:
     """A setting that a change made illegal, and where it went."""
@@ -255,10 +273,6 @@ class Move:
     def says(self) -> str:
         went = "is left out" if self.after is None else f"moved from {_plain(self.before)} to {_plain(self.after)}"
         return f"{self.field} {went}: {self.why.partition(';')[0]}."
-
-
-def _plain(value: Any) -> str:
-    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
 def settle(model: Model, asked: Deployment, *, kept: frozenset[str]) -> tuple[Plan, list[Move]]:
@@ -311,9 +325,6 @@ def _against(model: Model, asked: Deployment, name: str) -> str | None:
     return next((finding.why for finding in plan(model, asked).refused if finding.field == name), None)
 
 
-# What would change the answer
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
     """Settings that would change an answer, the answer that they give, and what it costs or saves."""
@@ -322,11 +333,6 @@ class Change:
     plan: Plan
     cost: str
     better: bool
-
-
-MOST_CHANGES = 5
-WORTH = 1.02
-"""A change that holds less than two hundredths more is not worth a line."""
 
 
 def changes(now: Plan) -> Iterator[Change]:

@@ -6,7 +6,7 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
-from capplan.ledger import Line
+from capplan.engines.base import Line
 from capplan.plan import Plan
 from capplan.units import GIB
 from capplan.views.terms import LINE_WORDS

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from capplan.engines import Finding
-from capplan.ledger import Line, RankPlan
+from capplan.engines.base import Finding, Line
+from capplan.ledger import RankPlan
 from capplan.model import Model
 from capplan.plan import Plan
 from capplan.registry import Chip

@@ -14,8 +14,8 @@ import anywidget
 from ipywidgets import Box, Widget
 from traitlets import List, Unicode
 
-from capplan.deployment import command
 from capplan.plan import Plan, plan
+from capplan.settings.command_line import command
 from capplan.views.controls import CONTROLS, LISTS, controls, describe, flag, follow, part
 from capplan.views.html import bar_html, findings_html, groups_html, ledger_html, style, verdict_html
 from capplan.views.pages import pages_html

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan import engines, registry
-from capplan.deployment import Deployment, from_mapping
+from capplan import registry
+from capplan.engines import release
 from capplan.engines.blis import own as blis_own
 from capplan.engines.blis.lines import captured_sizes, decode_ceiling
 from capplan.hub import load_model
 from capplan.plan import VERDICTS, plan
 from capplan.registry import Refused, RegistryError
+from capplan.settings.deployment import Deployment, from_mapping
 
 V3 = load_model("deepseek-ai/DeepSeek-V3")
 QWEN = load_model("Qwen/Qwen3-32B")
@@ -244,7 +245,7 @@ def kernels_file(tmp_path, monkeypatch):
 
 
 def forget():
-    for cached in (registry.registry_dir, registry._names, registry.load, registry.sources, engines.load_engine):
+    for cached in (registry.registry_dir, registry._names, registry.load, registry.sources, release.load_engine):
         cached.cache_clear()
     blis_own.own.cache_clear()
 

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from capplan.deployment import from_mapping
-from capplan.engines import load_engine, vllm
+from capplan.engines import vllm
+from capplan.engines.release import load_engine
 from capplan.hub import load_model
 from capplan.model import Model, from_config
 from capplan.plan import Plan, plan
 from capplan.registry import Refused, load_chip
+from capplan.settings.deployment import from_mapping
 
 DATA = Path(__file__).parent.parent / "data"
 REGISTRY = json.loads((DATA / "vllm-0.33.0-registry.json").read_text())

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.deployment import Deployment
+from capplan.engines.pool import kv_groups
 from capplan.engines.vllm import Group, longest_length, n_batches, request_blocks, steady_blocks
-from capplan.engines.vllm.pool import kv_groups
 from capplan.hub import load_model
+from capplan.settings.deployment import Deployment
 
 IN_FLIGHT = 16_384
 

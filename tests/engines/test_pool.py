@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.deployment import Deployment
-from capplan.engines.vllm.pool import (
+from capplan.engines.pool import (
     CHUNKED,
     FULL,
     RECURRENT,
@@ -22,6 +21,7 @@ from capplan.engines.vllm.pool import (
     own_pages,
     pool_block_bytes,
 )
+from capplan.settings.deployment import Deployment
 
 
 def spec(kind, page, block=16, **more):

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from capplan.deployment import Deployment
-from capplan.engines import load_engine
+from capplan.engines.release import load_engine
 from capplan.engines.vllm import captured_tokens, resolve, stage_layers
 from capplan.hub import load_model
 from capplan.registry import load_chip
+from capplan.settings.deployment import Deployment
 
 ENGINE = load_engine("vllm-0.33.0")
 LLAMA = "meta-llama/Meta-Llama-3.1-8B"

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capplan.deployment import COUNTS, FLAGS, MOST, NEURON, NUMERIC, Deployment
-from capplan.engines import load_engine
+from capplan.engines.release import load_engine
 from capplan.engines.vllm import DISCRETE_RULES, NUMERIC_RULES, resolve
 from capplan.engines.vllm.case import Case
 from capplan.hub import load_model
 from capplan.plan import plan
 from capplan.registry import Refused, load_chip
+from capplan.settings.deployment import COUNTS, FLAGS, MOST, NEURON, NUMERIC, Deployment
 
 ENGINE = load_engine("vllm-0.33.0")
 RULES = {rule.name: rule for rule in (*DISCRETE_RULES, *NUMERIC_RULES)}

@@ -2,9 +2,10 @@
 
 import pytest
 
-from capplan.deployment import from_mapping, parse_flags
 from capplan.hub import load_model
 from capplan.plan import plan
+from capplan.settings.command_line import parse_flags
+from capplan.settings.deployment import from_mapping
 
 V3 = load_model("deepseek-ai/DeepSeek-V3")
 QWEN = load_model("Qwen/Qwen3-32B")

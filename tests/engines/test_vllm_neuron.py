@@ -8,13 +8,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from capplan import environment
-from capplan.deployment import Deployment, from_mapping, parse_flags
-from capplan.engines import load_engine
 from capplan.engines import vllm_neuron as neuron
-from capplan.engines.vllm_neuron import advice
+from capplan.engines.release import load_engine
+from capplan.engines.vllm_neuron import inverse
 from capplan.engines.vllm_neuron.diagnosis import failure_class, overshoot
 from capplan.registry import Refused, names
+from capplan.settings import environment
+from capplan.settings.command_line import parse_flags
+from capplan.settings.deployment import Deployment, from_mapping
 from capplan.units import GIB
 
 VECTORS = json.loads((Path(__file__).parent.parent / "data" / "neuron-vectors.json").read_text())
@@ -384,7 +385,7 @@ def test_the_smallest_utilization_and_cap_pass_and_nothing_below_does(weights, s
         below = nextafter(found.value, 0.0)
         if below > 0:
             assert not budget(weights, **{**said, found.field: below}).starts
-    if advice.both_settings(b) is None:
+    if inverse.both_settings(b) is None:
         one = {"gpu_memory_utilization": 1.0, "kv_gmu_budget_cap_fraction": 1.0}
         assert not budget(weights, **{**said, **one}).starts
 
@@ -409,17 +410,17 @@ def test_the_reserve_of_today_s_budget_keeps_it_to_the_byte(weights, share, cap)
 def test_a_cap_for_bytes_or_tokens_gives_them_or_is_impossible(weights, share, wanted, tokens):
     b = budget(weights, gpu_memory_utilization=share)
     found = neuron.cap_for_bytes(b, wanted)
-    most = advice.capped(b, share, 1.0)
+    most = inverse.capped(b, share, 1.0)
     if found.value is None:
         assert wanted > most
     else:
-        assert advice.capped(b, share, float(found.typed)) == wanted
+        assert inverse.capped(b, share, float(found.typed)) == wanted
     block = 1_310_720
     held = neuron.cap_for_tokens(b, tokens, block_size=32, block_bytes=block)
     if held.value is None:
         assert (most // block - 1) * 32 < tokens
     else:
-        assert (advice.capped(b, share, float(held.typed)) // block - 1) * 32 >= tokens
+        assert (inverse.capped(b, share, float(held.typed)) // block - 1) * 32 >= tokens
 
 
 @settings(max_examples=100, deadline=None)

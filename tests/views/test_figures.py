@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from capplan.deployment import Deployment
 from capplan.hub import load_model
 from capplan.plan import plan
+from capplan.settings.deployment import Deployment
 from capplan.units import GIB
 
 figures = pytest.importorskip("capplan.views.figures")

@@ -9,9 +9,9 @@ from itertools import pairwise
 
 import pytest
 
-from capplan.deployment import Deployment
 from capplan.hub import load_model
 from capplan.plan import plan
+from capplan.settings.deployment import Deployment
 from capplan.units import GIB
 from capplan.views import html
 from capplan.views.tables import ledger_csv

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from capplan.deployment import FIELDS, Deployment, from_mapping
 from capplan.hub import load_model
-from capplan.neuron import FIGURES, neuron_plan
+from capplan.plan.neuron import FIGURES, neuron_plan
+from capplan.settings.deployment import FIELDS, Deployment, from_mapping
 from capplan.units import GIB
 from capplan.views.neuron_figures import cap_figure, headroom_figure
 from capplan.views.neuron_html import (

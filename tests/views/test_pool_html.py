@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from capplan.deployment import Deployment
 from capplan.hub import load_model
 from capplan.plan import plan
+from capplan.settings.deployment import Deployment
 from capplan.views import html
 from capplan.views.controls import controls
 from capplan.views.elements import sized

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.deployment import Deployment
 from capplan.hub import load_model
 from capplan.plan import plan
 from capplan.registry import names
+from capplan.settings.deployment import Deployment
 from capplan.views.state import FIRST, INPUTS, PlannerState, legal_tensor_sizes
 
 SAID = st.fixed_dictionaries(

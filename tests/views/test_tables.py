@@ -5,9 +5,9 @@ import io
 
 import pytest
 
-from capplan.deployment import Deployment
 from capplan.hub import load_model
 from capplan.plan import plan
+from capplan.settings.deployment import Deployment
 from capplan.units import GIB
 from capplan.views import tables
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from capplan.deployment import FIELDS
+from capplan.settings.deployment import FIELDS
 from capplan.views.controls import CONTROLS, controls, length_steps
 from capplan.views.state import PlannerState
 from capplan.views.widgets import (

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from capplan.deployment import Deployment
-from capplan.engines import Engine, capability_matches
 from capplan.engines.blis.own import CacheFormat, Own, SparseBackend, own
+from capplan.engines.release import Engine, capability_matches
 from capplan.laws import kv_cache
 from capplan.model import DTYPE_BITS, Attention, Model, Tensor
 from capplan.registry import Chip, Datum
+from capplan.settings.deployment import Deployment
 
 TWO_BYTES = 16
 """Bits below which a cache is not kept where nobody states its format."""

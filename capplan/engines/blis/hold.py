@@ -5,27 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from capplan.deployment import Deployment
-from capplan.engines import Engine
 from capplan.engines.blis.case import Case
+from capplan.engines.declared import pooled, state_pages, state_spec, stated_caches, stored_format
+from capplan.engines.frame import Frame, Held, Rank
+from capplan.engines.pool import FULL, RECURRENT, Cache, Group, Spec, grouped, own_pages, speculative_tokens
+from capplan.engines.release import Engine
 from capplan.engines.vllm.caches import state_bytes
 from capplan.engines.vllm.case import Case as VllmCase
 from capplan.engines.vllm.case import discrete
-from capplan.engines.vllm.hold import Frame, Held, Rank
-from capplan.engines.vllm.pool import (
-    FULL,
-    RECURRENT,
-    Cache,
-    Group,
-    Spec,
-    grouped,
-    own_pages,
-    speculative_tokens,
-)
-from capplan.engines.vllm.stated import pooled, state_pages, state_spec, stated_caches, stored_format
 from capplan.laws import kv_cache, weights
 from capplan.model import EACH, Model, Tensor
 from capplan.registry import Chip
+from capplan.settings.deployment import Deployment
 
 CHARGED = ("embedding", "head", "matrices", "experts")
 """Lines of the weights that the kernel's graph has."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from capplan.deployment import Deployment
-from capplan.engines import Engine
+from capplan.engines.base import Line, exact
 from capplan.engines.blis.case import Case, snapped
-from capplan.engines.line import Line, exact
-from capplan.engines.vllm.hold import Rank
-from capplan.engines.vllm.pool import speculative_tokens
-from capplan.engines.vllm.stated import own_buffers
+from capplan.engines.declared import own_buffers
+from capplan.engines.frame import Rank
+from capplan.engines.pool import speculative_tokens
+from capplan.engines.release import Engine
 from capplan.laws import activations, runtime
 from capplan.model import Model
 from capplan.registry import Chip, Datum
+from capplan.settings.deployment import Deployment
 from capplan.units import Count, at_most, choose
 
 FAMILIES = {

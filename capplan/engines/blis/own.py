@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from capplan.engines import Engine
+from capplan.engines.release import Engine
 from capplan.registry import Table
 
 WIDTHS = ("unquantized", "checkpoint", "served")

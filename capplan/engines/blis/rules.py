@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from capplan.deployment import Deployment
-from capplan.engines import Engine, Finding, Rule, capability_matches
+from capplan.engines.base import Finding, Rule
 from capplan.engines.blis.case import Case
+from capplan.engines.declared import faults
+from capplan.engines.release import Engine, capability_matches
 from capplan.engines.vllm import rules
 from capplan.engines.vllm.case import CUDAGRAPH_MODES, discrete
-from capplan.engines.vllm.stated import faults
 from capplan.model import DTYPE_BITS, Model
 from capplan.registry import Chip
+from capplan.settings.deployment import Deployment
 from capplan.units import both
 
 STATE_MODES = ("none", "align", "all")

@@ -1,9 +1,7 @@
 """vLLM on GPUs: what it refuses, supplies and changes, what a rank holds, and how caches share a pool."""
 
-from capplan.engines.vllm.case import Case, own_capture_limit
-from capplan.engines.vllm.estimates import Estimates, captured_tokens, estimates, workspace
-from capplan.engines.vllm.hold import WEIGHT_LINES, Frame, Held, Rank, StepBuffer, allocated, frame, stage_layers
-from capplan.engines.vllm.pool import (
+from capplan.engines.frame import WEIGHT_LINES, Frame, Held, Rank, StepBuffer
+from capplan.engines.pool import (
     RECURRENT,
     Group,
     Member,
@@ -15,6 +13,9 @@ from capplan.engines.vllm.pool import (
     request_blocks,
     steady_blocks,
 )
+from capplan.engines.vllm.case import Case, own_capture_limit
+from capplan.engines.vllm.estimates import Estimates, captured_tokens, estimates, workspace
+from capplan.engines.vllm.hold import allocated, frame, stage_layers
 from capplan.engines.vllm.resolve import Resolved, resolve
 from capplan.engines.vllm.rules import DISCRETE_RULES, NUMERIC_RULES, why_not
 

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from math import lcm
 
-from capplan.deployment import Deployment
-from capplan.engines import Backend, capability_matches
+from capplan.engines.pool import CHUNKED, FULL, RECURRENT, SLIDING, Cache, Group, Spec, grouped, speculative_tokens
+from capplan.engines.release import Backend, capability_matches
 from capplan.engines.vllm.case import Case
-from capplan.engines.vllm.pool import (
-    CHUNKED,
-    FULL,
-    RECURRENT,
-    SLIDING,
-    Cache,
-    Group,
-    Spec,
-    grouped,
-    speculative_tokens,
-)
 from capplan.laws import kv_cache, weights
 from capplan.model import DTYPE_BITS, Attention, Cached, Extent, State
+from capplan.settings.deployment import Deployment
 from capplan.units import round_up
 
 CLASSES = {

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from capplan.deployment import Deployment
-from capplan.engines import Backend, Engine, ExpertsKernel, capability_matches
+from capplan.engines.release import Backend, Engine, ExpertsKernel, capability_matches
 from capplan.engines.vllm.formats import form_of
 from capplan.model import Family, Model, load_family
 from capplan.registry import Chip
+from capplan.settings.deployment import Deployment
 from capplan.units import round_up
 
 KV_BITS = {"float16": 16, "bfloat16": 16, "fp8": 8, "fp8_e4m3": 8, "fp8_e5m2": 8, "fp8_ds_mla": 8}

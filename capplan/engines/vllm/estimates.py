@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from capplan.deployment import Deployment
-from capplan.engines import Engine
+from capplan.engines.frame import Frame, Rank
+from capplan.engines.pool import speculative_tokens
+from capplan.engines.release import Engine
 from capplan.engines.vllm.case import discrete
-from capplan.engines.vllm.hold import Frame, Rank
-from capplan.engines.vllm.pool import speculative_tokens
 from capplan.laws import activations, runtime
 from capplan.model import Model
 from capplan.registry import Chip, Datum
+from capplan.settings.deployment import Deployment
 from capplan.units import Count, at_most, choose
 
 

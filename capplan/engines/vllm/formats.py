@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from capplan.engines import Engine, Laid, Layout, capability_matches
+from capplan.engines.release import Engine, Laid, Layout, capability_matches
 from capplan.laws import weights
 from capplan.model import ONLINE, Format, Model, Tensor
 from capplan.registry import Chip

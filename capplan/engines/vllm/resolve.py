@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-from capplan.deployment import Deployment
-from capplan.engines import Backend, Engine, Finding, capability_matches
+from capplan.engines.base import Finding
+from capplan.engines.declared import block_size, stored_format, why_format
+from capplan.engines.release import Backend, Engine, capability_matches
 from capplan.engines.vllm.caches import hybrid_block_size
 from capplan.engines.vllm.case import KV_BITS, Case, attention_backend, batch_row, family_of
 from capplan.engines.vllm.rules import broken
-from capplan.engines.vllm.stated import block_size, stored_format, why_format
 from capplan.model import DTYPE_BITS, Model, load_family
 from capplan.registry import Chip, Datum
+from capplan.settings.deployment import Deployment
 from capplan.units import at_most, is_array
 
 

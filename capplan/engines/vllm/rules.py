@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from capplan.deployment import Deployment
-from capplan.engines import Engine, Finding, Rule, capability_matches
+from capplan.engines.base import Finding, Rule
+from capplan.engines.declared import faults
+from capplan.engines.release import Engine, capability_matches
 from capplan.engines.vllm.case import (
     CUDAGRAPH_MODES,
     KV_BITS,
@@ -19,9 +20,9 @@ from capplan.engines.vllm.case import (
 )
 from capplan.engines.vllm.formats import form_of, layout_of, place_of
 from capplan.engines.vllm.hold import matrix_sizes
-from capplan.engines.vllm.stated import faults
 from capplan.model import DTYPE_BITS, ONLINE, Extent, Model, load_family
 from capplan.registry import Chip
+from capplan.settings.deployment import Deployment
 from capplan.units import both, round_up
 
 NO_DRAFTER = ("ngram", "ngram_gpu")

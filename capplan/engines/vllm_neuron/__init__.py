@@ -1,18 +1,5 @@
 """vLLM on Neuron: what a worker may give its cache, what a logical core holds, and what a failure means."""
 
-from capplan.engines.vllm_neuron.advice import (
-    Answer,
-    cap_for_bytes,
-    cap_for_tokens,
-    exact_gib,
-    floor_gib,
-    headroom_of_default,
-    largest_headroom,
-    plain,
-    refusal,
-    smallest_cap,
-    smallest_utilization,
-)
 from capplan.engines.vllm_neuron.budget import (
     POLICIES,
     ROUTES,
@@ -30,6 +17,19 @@ from capplan.engines.vllm_neuron.hardware import (
     load_instance,
     load_neuron_chip,
     target_aliases,
+)
+from capplan.engines.vllm_neuron.inverse import (
+    Answer,
+    cap_for_bytes,
+    cap_for_tokens,
+    exact_gib,
+    floor_gib,
+    headroom_of_default,
+    largest_headroom,
+    plain,
+    refusal,
+    smallest_cap,
+    smallest_utilization,
 )
 from capplan.engines.vllm_neuron.layout import ELEMENT_BITS, Geometry, Page, Pool, page, pool, request_blocks
 from capplan.engines.vllm_neuron.resolve import Resolved, ignored, resolve, side_effects

@@ -7,12 +7,13 @@ from decimal import Decimal
 from math import inf
 from typing import Any
 
-from capplan.deployment import Deployment
-from capplan.engines import Engine, Rule
+from capplan.engines.base import Rule
+from capplan.engines.release import Engine
 from capplan.engines.vllm_neuron.hardware import NeuronChip, load_neuron_chip, target_aliases
-from capplan.environment import CAP, COMPILE, DEGREE, HEADROOM, HOST, MINIMUM, TARGET
 from capplan.policies import vllm_neuron as policy
 from capplan.registry import Datum, Refused, names
+from capplan.settings.deployment import Deployment
+from capplan.settings.environment import CAP, COMPILE, DEGREE, HEADROOM, HOST, MINIMUM, TARGET
 from capplan.units import GIB, Count, Flag, Share, both, choose, every, is_array, ratio
 
 DESIGN = "vllm_neuron, determine_available_memory design, 2026-10-07"

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from decimal import Decimal
 from math import ceil
 
-from capplan.engines.vllm_neuron import advice
-from capplan.engines.vllm_neuron.advice import exact_gib, floor_gib, plain, show
+from capplan.engines.vllm_neuron import inverse
 from capplan.engines.vllm_neuron.budget import Budget
-from capplan.environment import CAP, HEADROOM, MINIMUM
+from capplan.engines.vllm_neuron.inverse import exact_gib, floor_gib, plain, show
+from capplan.settings.environment import CAP, HEADROOM, MINIMUM
 from capplan.units import GIB, ratio, show_bytes
 
 
@@ -204,9 +204,9 @@ def _minimum_steps(reserve: bool, budget: Budget | None) -> list[str]:
             else f"raise gpu_memory_utilization or {CAP.name}, whichever binds, or both"
         )
     elif reserve:
-        first = advice.largest_headroom(budget).says
+        first = inverse.largest_headroom(budget).says
     else:
-        first = "; ".join((advice.smallest_utilization(budget).says, advice.smallest_cap(budget).says))
+        first = "; ".join((inverse.smallest_utilization(budget).says, inverse.smallest_cap(budget).says))
     return [first, f"or lower {MINIMUM.name}", "or use more ranks, each with less of the weights"]
 
 

@@ -6,15 +6,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capplan.deployment import Deployment
-from capplan.engines import Engine, Finding, Rule
+from capplan.engines.base import Finding, Rule
+from capplan.engines.release import Engine
 from capplan.engines.vllm_neuron import budget
 from capplan.engines.vllm_neuron.budget import DESIGN, WORKER, Case, case
 from capplan.engines.vllm_neuron.hardware import Instance, load_instance, load_neuron_chip, target_aliases
 from capplan.engines.vllm_neuron.rules import MODEL_RULES, PLACE_RULES, SHARED, Asked, applies
-from capplan.environment import CAP, COMPILE, DEGREE, HEADROOM
 from capplan.model import Model
 from capplan.registry import Datum, names
+from capplan.settings.deployment import Deployment
+from capplan.settings.environment import CAP, COMPILE, DEGREE, HEADROOM
 from capplan.units import choose, is_array
 
 UNREAD = (

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from capplan.deployment import Deployment
-from capplan.engines import Engine, Rule
+from capplan.engines.base import Rule
+from capplan.engines.release import Engine
 from capplan.engines.vllm import DISCRETE_RULES, NUMERIC_RULES
 from capplan.engines.vllm_neuron.hardware import Instance, NeuronChip
 from capplan.engines.vllm_neuron.layout import ELEMENT_BITS
 from capplan.model import Model
+from capplan.settings.deployment import Deployment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from capplan.cli import main
-from capplan.neuron_cli import VERBS, answer_line
+from capplan.cli.main import main
+from capplan.cli.neuron import VERBS, answer_line
 
-VECTORS = json.loads((Path(__file__).parent / "data" / "neuron-vectors.json").read_text())
+VECTORS = json.loads((Path(__file__).parents[1] / "data" / "neuron-vectors.json").read_text())
 ROWS = [(verb, row) for verb in VERBS for row in VECTORS[verb]]
 HEADROOM = "VLLM_NEURON_RESERVED_HEADROOM_GIB"
 

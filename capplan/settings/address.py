@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from capplan.deployment import FIELDS, SYNONYMS, setting
 from capplan.registry import Refused, closest
+from capplan.settings.deployment import FIELDS, SYNONYMS, setting
 
 MOST_CHARACTERS = 4_096
 """Longer than any path or hf_overrides that a link may carry."""

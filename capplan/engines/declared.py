@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from capplan.caches import Caches, StatedCache, StatedState
-from capplan.deployment import Deployment
-from capplan.engines import Engine, Finding
-from capplan.engines.vllm.pool import (
+from capplan.engines.base import Finding
+from capplan.engines.pool import (
     FULL,
     RECURRENT,
     RING,
@@ -22,9 +20,12 @@ from capplan.engines.vllm.pool import (
     pool_block_bytes,
     speculative_tokens,
 )
+from capplan.engines.release import Engine
 from capplan.laws import buffers, kv_cache, recurrent, weights
 from capplan.model import Model
+from capplan.model.declared import Caches, StatedCache, StatedState
 from capplan.registry import Chip
+from capplan.settings.deployment import Deployment
 from capplan.units import Count, choose
 
 

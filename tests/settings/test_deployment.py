@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.deployment import (
+from capplan.engines.release import load_engine
+from capplan.registry import Refused
+from capplan.settings.command_line import command, parse_flags
+from capplan.settings.deployment import (
     COUNTS,
     FIELDS,
     FLAGS,
@@ -19,14 +22,10 @@ from capplan.deployment import (
     SHORT_FLAGS,
     Deployment,
     checked,
-    command,
     from_mapping,
-    parse_flags,
     stated,
     whole,
 )
-from capplan.engines import load_engine
-from capplan.registry import Refused
 
 ENGINE = load_engine("vllm-0.33.0")
 SETTINGS = [name for name in FIELDS if name not in NEURON]

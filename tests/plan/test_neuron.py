@@ -11,7 +11,7 @@ import pytest
 import capplan
 from capplan import Deployment, Refused, load_model, plan
 from capplan.engines import vllm_neuron
-from capplan.neuron import FIGURES, VERDICTS, Geometry, NeuronPlan, neuron_plan
+from capplan.plan.neuron import FIGURES, VERDICTS, Geometry, NeuronPlan, neuron_plan
 from capplan.units import GIB
 from capplan.views.neuron_text import neuron_text
 
@@ -20,7 +20,7 @@ LLAMA_70B = load_model("meta-llama/Llama-3.3-70B-Instruct")
 GEMMA = load_model("google/gemma-2-9b-it")
 MIXTRAL = load_model("mistralai/Mixtral-8x7B-v0.1")
 DEEPSEEK = load_model("deepseek-ai/DeepSeek-V3")
-SCHEMA = json.loads((Path(capplan.__file__).parent / "neuron.schema.json").read_text())
+SCHEMA = json.loads((Path(capplan.__file__).parent / "plan" / "neuron.schema.json").read_text())
 ON = Deployment(engine="vllm-neuron", chip="trn2", tensor_parallel_size=8)
 
 # GPT-OSS 120B on Trainium3 with the reserve that was tested for it: weights and geometry as vectors NB35 and NK05

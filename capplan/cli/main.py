@@ -12,12 +12,15 @@ from typing import Any
 
 import click
 
-from capplan.deployment import DEFAULT_ENGINE, FIELDS, NEURON, Deployment, from_mapping, parse_flags
-from capplan.engines import load_engine
-from capplan.hub import known_models, load_model
+from capplan.engines.release import load_engine
+from capplan.hub import load_model
 from capplan.model import Model
-from capplan.plan import Plan, plan, refusal_dict
+from capplan.model.facts import known_models
+from capplan.plan import Plan, plan
+from capplan.plan.public import refusal_dict
 from capplan.registry import Refused, RegistryError, load_chip, names
+from capplan.settings.command_line import parse_flags
+from capplan.settings.deployment import DEFAULT_ENGINE, FIELDS, NEURON, Deployment, from_mapping
 from capplan.views.explain import weights_text
 from capplan.views.text import chips_text, models_text, plan_text
 
@@ -190,7 +193,7 @@ def report_command(words: tuple[str, ...], output: Path) -> None:
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="COMMAND [INPUTS]")
 def neuron_command(words: tuple[str, ...]) -> None:
     """Bare numbers of vLLM on Neuron: budget, blocks, headroom, explain."""
-    from capplan.neuron_cli import neuron
+    from capplan.cli.neuron import neuron
 
     neuron.main(args=list(words), prog_name="capplan neuron")
 

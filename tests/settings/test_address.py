@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capplan.address import read_query, write_query
-from capplan.deployment import FIELDS
+from capplan.settings.address import read_query, write_query
+from capplan.settings.deployment import FIELDS
 
 TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=30).map(str.strip).filter(bool)
 SAID = st.fixed_dictionaries(

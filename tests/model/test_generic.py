@@ -5,12 +5,12 @@ import json
 import numpy as np
 import pytest
 
-from capplan.cli import answer_line
-from capplan.deployment import Deployment
+from capplan.cli.main import answer_line
 from capplan.hub import load_model
 from capplan.model import from_config, load_family
 from capplan.plan import plan
 from capplan.registry import Refused, load, names
+from capplan.settings.deployment import Deployment
 from capplan.views.state import PlannerState
 from capplan.views.text import plan_text
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import Any
 
-from capplan.deployment import Deployment
 from capplan.laws import kv_cache
 from capplan.model import Attention, Model
+from capplan.settings.deployment import Deployment
 from capplan.units import Count, Flag, at_most, ceil_div, choose, every, some
 
 SPECS = {"full": "FullAttentionSpec", "sliding": "SlidingWindowSpec", "latent": "MLAAttentionSpec"}

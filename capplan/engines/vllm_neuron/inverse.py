@@ -8,8 +8,8 @@ from math import ceil, nextafter
 from typing import Any
 
 from capplan.engines.vllm_neuron.budget import Budget
-from capplan.environment import CAP, HEADROOM, MINIMUM
 from capplan.policies import vllm_neuron as policy
+from capplan.settings.environment import CAP, HEADROOM, MINIMUM
 from capplan.units import GIB, ceil_div, ratio, show_bytes
 
 

@@ -7,14 +7,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capplan.deployment import FIELDS, NEURON, Deployment, checked
-from capplan.engines import Engine, Finding, blis, load_engine, vllm
-from capplan.engines.vllm.stated import own_pages_finding
+from capplan.engines import blis, pool, vllm
+from capplan.engines.base import Finding, Line
+from capplan.engines.declared import own_pages_finding
+from capplan.engines.frame import Frame, Setting
+from capplan.engines.pool import Group, Member
+from capplan.engines.release import Engine, load_engine
 from capplan.laws import kv_cache, runtime
-from capplan.ledger import LINE_NAMES, LINES, Line, RankPlan, Setting, rank_plan
+from capplan.ledger import LINE_NAMES, LINES, RankPlan, rank_plan
 from capplan.model import Guess, Model
+from capplan.plan import public
 from capplan.policies import vllm_gpu
 from capplan.registry import Chip, Datum, Refused, load_chip
+from capplan.settings.deployment import NEURON, Deployment, checked
 from capplan.units import (
     Count,
     Flag,
@@ -75,8 +80,8 @@ class PoolBlock:
     admission      blocks that the engine sets aside for it at admission
     """
 
-    group: vllm.Group
-    pages: tuple[vllm.Member, ...]
+    group: Group
+    pages: tuple[Member, ...]
     block_bytes: int
     wasted_bytes: int
     padding_bytes: int
@@ -115,7 +120,7 @@ class Plan:
     assumed: tuple[Finding, ...]
     overridden: tuple[Finding, ...]
     data: tuple[Datum, ...]
-    frame: vllm.Frame | None = None
+    frame: Frame | None = None
     ranks: tuple[RankPlan, ...] = ()
     tightest: RankPlan | None = None
     kv_blocks: Count | None = None
@@ -209,7 +214,7 @@ class Plan:
         return self.tightest.lines if self.tightest else self.known_lines
 
     @property
-    def kv_groups(self) -> tuple[vllm.Group, ...]:
+    def kv_groups(self) -> tuple[Group, ...]:
         """The groups of the tightest rank."""
         if self.tightest is None:
             return self.frame.groups if self.frame is not None else ()
@@ -252,23 +257,23 @@ class Plan:
                 block_size=frame.block_size,
             )
             kept = kv_cache.sequence_bytes(charged=charged, half_bits=frame.token_half_bits)
-            states = tuple(g for g in frame.groups if g.kind == vllm.RECURRENT and not g.bounded)
-            return kept + self._held((g, vllm.decoding(g, d, tokens)) for g in states)
+            states = tuple(g for g in frame.groups if g.kind == pool.RECURRENT and not g.bounded)
+            return kept + self._held((g, pool.decoding(g, d, tokens)) for g in states)
         growing = (g for g in frame.groups if not g.bounded)
-        return self._held((g, vllm.decoding(g, d, tokens)) for g in growing) + 0 * tokens
+        return self._held((g, pool.decoding(g, d, tokens)) for g in growing) + 0 * tokens
 
     def sequence_fixed_bytes(self, tokens: Count | None = None) -> Count:
         """Bytes that a request's windows, rings and states take in steady decode, at a length or at any."""
         frame, d = self._frame(), self.resolved
         at = None if tokens is None else self._counted(tokens)
         bounded = (g for g in frame.groups if g.bounded)
-        return self._held((g, vllm.decoding(g, d, at)) for g in bounded)
+        return self._held((g, pool.decoding(g, d, at)) for g in bounded)
 
     def sequence_admission_bytes(self, tokens: Count | None = None) -> Count:
         """Bytes that the engine sets aside for a request's windows, rings and states at admission."""
         length, d = self._length(tokens), self.resolved
         bounded = (g for g in self._groups() if g.bounded)
-        return self._held((g, vllm.admitted(g, d, length, self.in_flight_tokens)) for g in bounded)
+        return self._held((g, pool.admitted(g, d, length, self.in_flight_tokens)) for g in bounded)
 
     def sequence_bytes(self, tokens: Count) -> Count:
         """Bytes that a request of a length holds in steady decode."""
@@ -278,7 +283,7 @@ class Plan:
         """Bytes of a request's own pages in steady decode: what it would hold if whole blocks wasted nothing."""
         total: Count = 0
         for g in self._groups():
-            total = total + vllm.decoding(g, self.resolved, self._counted(tokens)) * g.block_bytes
+            total = total + pool.decoding(g, self.resolved, self._counted(tokens)) * g.block_bytes
         return total
 
     @property
@@ -301,17 +306,17 @@ class Plan:
             raise ValueError("a refused plan holds no requests")
         tokens = self._counted(tokens)
         if self._frame().shared:
-            steady = vllm.steady_blocks(self._groups(), self.resolved, tokens)
+            steady = pool.steady_blocks(self._groups(), self.resolved, tokens)
         else:
             steady = ceil_div(self.sequence_bytes(tokens), self._block())
         return kv_cache.requests_beside_null_block(kv_blocks=self.kv_blocks, request_blocks=steady)
 
-    def _frame(self) -> vllm.Frame:
+    def _frame(self) -> Frame:
         if self.frame is None:
             raise ValueError("a refused plan holds no requests")
         return self.frame
 
-    def _groups(self) -> tuple[vllm.Group, ...]:
+    def _groups(self) -> tuple[Group, ...]:
         return self._frame().groups
 
     def _counted(self, tokens: Count) -> Count:
@@ -337,7 +342,7 @@ class Plan:
             raise ValueError("a refused plan has no blocks")
         return block
 
-    def _held(self, held: Iterable[tuple[vllm.Group, Count]]) -> Count:
+    def _held(self, held: Iterable[tuple[Group, Count]]) -> Count:
         """Bytes of some blocks of some groups: of the pool's, or of each group's own where none is shared."""
         shared, block = self._frame().shared, self._block()
         total: Count = 0
@@ -391,7 +396,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values under the public names, for JSON; one configuration at a time."""
-        return _to_dict(self)
+        return public.to_dict(self)
 
 
 def plan(model: Model, asked: Deployment) -> Plan:
@@ -455,7 +460,7 @@ class Rules:
 
     device: Callable[[Chip], Chip]
     resolve: Callable[[Model, Deployment, Chip, Engine], vllm.Resolved]
-    frame: Callable[[Model, Deployment, Chip, Engine], vllm.Frame]
+    frame: Callable[[Model, Deployment, Chip, Engine], Frame]
     why_not: Callable[[Model, Deployment, Chip, Engine], str | None]
 
 
@@ -488,7 +493,7 @@ def _plan(model: Model, asked: Deployment, chip: Chip, engine: Engine) -> Plan:
     frame = rules.frame(model, d, chip, engine)
     if frame.why_not_shared:
         found = replace(found, assumed=(*found.assumed, own_pages_finding(frame.why_not_shared)))
-    in_flight = runtime.in_flight_tokens(max_num_batched_tokens=tokens, n_batches=vllm.n_batches(d))
+    in_flight = runtime.in_flight_tokens(max_num_batched_tokens=tokens, n_batches=pool.n_batches(d))
     found = replace(found, frame=frame, in_flight_tokens=in_flight)
     need = _request_blocks(found, length)
     setting = Setting(
@@ -524,7 +529,7 @@ def _request_blocks(p: Plan, length: Count) -> Count:
     """Blocks of one request at admission; where caches share no pool, its bytes in blocks of the growing ones."""
     frame = p.frame
     if frame is None or frame.shared:
-        return vllm.request_blocks(() if frame is None else frame.groups, p.resolved, length, p.in_flight_tokens)
+        return pool.request_blocks(() if frame is None else frame.groups, p.resolved, length, p.in_flight_tokens)
     return ceil_div(p.sequence_variable_bytes(length) + p.sequence_admission_bytes(length), frame.block_bytes)
 
 
@@ -549,13 +554,13 @@ def _longest_length(p: Plan, blocks: Count) -> Count:
     """The longest length that a pool of some blocks takes beside its null block."""
     frame = p._frame()
     if frame.shared or (len(frame.groups) == 1 and not frame.groups[0].bounded):
-        return vllm.longest_length(frame.groups, p.resolved, blocks, p.in_flight_tokens)
-    return vllm.longest_of(p.resolved, blocks, lambda length: _request_blocks(p, length))
+        return pool.longest_length(frame.groups, p.resolved, blocks, p.in_flight_tokens)
+    return pool.longest_of(p.resolved, blocks, lambda length: _request_blocks(p, length))
 
 
 def _caches_only(p: Plan, s: Setting) -> Plan:
     """A plan of a model whose weights are unknown: its caches, its buffers, and a pool only where one is stated."""
-    lines, pre = LINES[s.engine.rules](s, None)
+    lines, pre = LINES(s, None)
     why = (
         f"the weights of {p.model.short_name} are unknown: its file states facts and caches and no shapes of them, so "
         "no budget follows; num_gpu_blocks_override or kv_cache_memory_bytes would size the pool"
@@ -587,8 +592,8 @@ def _pool_blocks(p: Plan) -> tuple[PoolBlock, ...]:
                 block_bytes=block,
                 wasted_bytes=block - g.block_bytes,
                 padding_bytes=sum(g.paddings),
-                steady=vllm.decoding(g, d, length),
-                admission=vllm.admitted(g, d, length, p.in_flight_tokens),
+                steady=pool.decoding(g, d, length),
+                admission=pool.admitted(g, d, length, p.in_flight_tokens),
             )
         )
     return tuple(found)
@@ -646,7 +651,65 @@ def _tighter(a: RankPlan, b: RankPlan, where: Flag) -> RankPlan:
     return replace(a, lines=lines, **figures)
 
 
-# Words
+def remedies(p: Plan) -> Iterator[tuple[Mapping[str, Any], str]]:
+    """Changes that would make one plan start, each with the settings it changes and a phrase.
+
+    A smaller claim where the device is the limit, the longest length that starts as it is, and the next legal
+    tensor_parallel_size that starts.
+    """
+    rank = p.tightest
+    if p.verdict == "fits" or rank is None or is_array(p.verdict):
+        return
+    claim = _smaller_claim(p, rank)
+    if claim is not None:
+        yield claim
+    if rank.context_fits:
+        length = _longest(p, rank)
+        if length is not None:
+            sure = "starts as it is" if p.verdict == "does-not-fit" else "fits at every far end"
+            yield {"max_model_len": length}, f"max_model_len {length:,} {sure}"
+    for t in range(p.asked.tensor_parallel_size + 1, p.model.n_heads + 1):
+        trial = replace(p.asked, tensor_parallel_size=t)
+        wanted = replace(p.resolved, tensor_parallel_size=t, block_size=p.asked.block_size)
+        if RULES[p.engine.rules].why_not(p.model, wanted, p.chip, p.engine) is not None:
+            continue
+        found = plan(p.model, trial)
+        if found.verdict in ("fits", "close"):
+            word = "starts" if found.verdict == "fits" else "may start"
+            yield (
+                {"tensor_parallel_size": t},
+                f"tensor_parallel_size {t} {word}, with {found.max_concurrency:.2f} requests of full length",
+            )
+            return
+
+
+def _smaller_claim(p: Plan, rank: RankPlan) -> tuple[Mapping[str, Any], str] | None:
+    """The utilization, or the cache bytes, that leave room for what is held before the budget, at the far end."""
+    room = int(p.chip.device_bytes.low) - int(rank.pre_snapshot.high)
+    if rank.requested_bytes is None:
+        most = room - int(rank.fixed_high_bytes)
+        if int(rank.kv_budget_bytes) <= most or most < 1:
+            return None
+        return {"kv_cache_memory_bytes": most}, f"kv_cache_memory_bytes {most:,} leaves room for what is held before it"
+    if int(rank.requested_bytes) <= room:
+        return None
+    share = room * 100 // int(p.chip.device_bytes.low)
+    return {
+        "gpu_memory_utilization": share / 100
+    }, f"gpu_memory_utilization {share / 100:.2f} leaves room for what is held before it"
+
+
+def _longest(p: Plan, rank: RankPlan) -> int | None:
+    """The longest length that starts: as it is, or for a close plan at the far end; None where that is no change."""
+    limit = p.resolved.max_model_len
+    if p.frame is None or limit is None:
+        return None
+    budget = rank.kv_budget_low_bytes if p.verdict == "close" else rank.kv_budget_bytes
+    blocks = kv_cache.whole_blocks(budget_bytes=budget, block_bytes=rank.kv_block_bytes)
+    if p.verdict != "close" and p.kv_blocks is not None:
+        blocks = at_most(blocks, p.kv_blocks)
+    longest = int(_longest_length(p, blocks))
+    return longest if 0 < longest < int(limit) else None
 
 
 def _sentence(p: Plan) -> str:
@@ -716,192 +779,3 @@ def _remedy(p: Plan) -> str:
     """What would work, in words."""
     ways = [words for _, words in remedies(p)]
     return "; or ".join(ways) or "no shorter length and no more ranks would start it; choose a larger chip"
-
-
-def remedies(p: Plan) -> Iterator[tuple[Mapping[str, Any], str]]:
-    """Changes that would make one plan start, each with the settings it changes and a phrase.
-
-    A smaller claim where the device is the limit, the longest length that starts as it is, and the next legal
-    tensor_parallel_size that starts.
-    """
-    rank = p.tightest
-    if p.verdict == "fits" or rank is None or is_array(p.verdict):
-        return
-    claim = _smaller_claim(p, rank)
-    if claim is not None:
-        yield claim
-    if rank.context_fits:
-        length = _longest(p, rank)
-        if length is not None:
-            sure = "starts as it is" if p.verdict == "does-not-fit" else "fits at every far end"
-            yield {"max_model_len": length}, f"max_model_len {length:,} {sure}"
-    for t in range(p.asked.tensor_parallel_size + 1, p.model.n_heads + 1):
-        trial = replace(p.asked, tensor_parallel_size=t)
-        wanted = replace(p.resolved, tensor_parallel_size=t, block_size=p.asked.block_size)
-        if RULES[p.engine.rules].why_not(p.model, wanted, p.chip, p.engine) is not None:
-            continue
-        found = plan(p.model, trial)
-        if found.verdict in ("fits", "close"):
-            word = "starts" if found.verdict == "fits" else "may start"
-            yield (
-                {"tensor_parallel_size": t},
-                f"tensor_parallel_size {t} {word}, with {found.max_concurrency:.2f} requests of full length",
-            )
-            return
-
-
-def _smaller_claim(p: Plan, rank: RankPlan) -> tuple[Mapping[str, Any], str] | None:
-    """The utilization, or the cache bytes, that leave room for what is held before the budget, at the far end."""
-    room = int(p.chip.device_bytes.low) - int(rank.pre_snapshot.high)
-    if rank.requested_bytes is None:
-        most = room - int(rank.fixed_high_bytes)
-        if int(rank.kv_budget_bytes) <= most or most < 1:
-            return None
-        return {"kv_cache_memory_bytes": most}, f"kv_cache_memory_bytes {most:,} leaves room for what is held before it"
-    if int(rank.requested_bytes) <= room:
-        return None
-    share = room * 100 // int(p.chip.device_bytes.low)
-    return {
-        "gpu_memory_utilization": share / 100
-    }, f"gpu_memory_utilization {share / 100:.2f} leaves room for what is held before it"
-
-
-def _longest(p: Plan, rank: RankPlan) -> int | None:
-    """The longest length that starts: as it is, or for a close plan at the far end; None where that is no change."""
-    limit = p.resolved.max_model_len
-    if p.frame is None or limit is None:
-        return None
-    budget = rank.kv_budget_low_bytes if p.verdict == "close" else rank.kv_budget_bytes
-    blocks = kv_cache.whole_blocks(budget_bytes=budget, block_bytes=rank.kv_block_bytes)
-    if p.verdict != "close" and p.kv_blocks is not None:
-        blocks = at_most(blocks, p.kv_blocks)
-    longest = int(_longest_length(p, blocks))
-    return longest if 0 < longest < int(limit) else None
-
-
-# The public form
-
-
-def plain(value: Any) -> Any:
-    """A value as JSON knows it: numbers of numpy become Python's."""
-    return value.item() if hasattr(value, "item") else value
-
-
-def finding_dict(f: Finding) -> dict[str, Any]:
-    """A finding under its public names."""
-    return {"field": f.field, "asked": plain(f.asked), "happens": f.happens, "why": f.why, "source": f.source}
-
-
-def datum_dict(d: Datum) -> dict[str, Any]:
-    """A registry number under its public names."""
-    names = ("key", "value", "low", "high", "method", "source", "where", "why")
-    return {"file": f"registry/{d.file}", **{name: getattr(d, name) for name in names}}
-
-
-def line_dict(line: Line) -> dict[str, Any]:
-    """A ledger line under its public names."""
-    return {
-        "name": f"{line.name}_bytes",
-        "bytes": plain(line.bytes),
-        "low": plain(line.low),
-        "high": plain(line.high),
-        "kind": line.kind,
-        "law": line.law,
-        "note": line.note,
-        "parts": [{"name": name, "bytes": plain(size)} for name, size in line.parts],
-        "data": [datum_dict(d) for d in line.data],
-    }
-
-
-def group_dict(g: vllm.Group) -> dict[str, Any]:
-    """A cache group under its public names."""
-    names = ("spec", "block_size", "page_bytes", "block_bytes")
-    found: dict[str, Any] = {"layers": list(g.layers), **{name: getattr(g, name) for name in names}}
-    if g.window is not None:
-        found["sliding_window"] = g.window
-    if g.pages is not None:
-        found["request_pages"] = g.pages
-    if g.members:
-        found["members"] = [
-            {"layer": m.layer, "name": m.name, "spec": m.spec, "page_bytes": m.page_bytes} for m in g.members
-        ]
-    return found
-
-
-def rank_dict(r: RankPlan) -> dict[str, Any]:
-    """A distinct rank under its public names."""
-    return {
-        "stage": r.stage,
-        "count": r.count,
-        "n_layers": r.n_layers,
-        "requested_bytes": plain(r.requested_bytes),
-        **{f"{name}_bytes": plain(r.bytes_of(name)) for name in LINE_NAMES},
-        "fixed_bytes": plain(r.fixed_bytes),
-        "kv_budget_bytes": plain(r.kv_budget_bytes),
-        "kv_block_bytes": plain(r.kv_block_bytes),
-        "kv_blocks": plain(r.kv_blocks),
-        "pre_snapshot_bytes": plain(r.pre_snapshot.bytes),
-    }
-
-
-def _to_dict(p: Plan) -> dict[str, Any]:
-    if is_array(p.verdict):
-        raise ValueError("a plan for many has no public form; take one configuration")
-    head: dict[str, Any] = {
-        "model": p.model.name,
-        "engine": p.engine.name,
-        "chip": p.chip.name,
-        "verdict": p.verdict,
-        "sentence": p.sentence,
-        "refused": [finding_dict(f) for f in p.refused],
-        "assumed": [finding_dict(f) for f in p.assumed],
-        "overridden": [finding_dict(f) for f in p.overridden],
-        "ignored": {"flags": list(p.ignored_flags), "config": list(p.model.ignored)},
-        "resolved": {name: plain(getattr(p.resolved, name)) for name in FIELDS if name not in NEURON},
-        "device_bytes": p.device_bytes,
-        "device_low_bytes": p.chip.device_bytes.low,
-        "device_high_bytes": p.chip.device_bytes.high,
-    }
-    rank, tokens = p.tightest, p.resolved.tokens
-    if p.frame is None or tokens is None:
-        return head
-    ledger: dict[str, Any] = {
-        "requested_bytes": plain(p.requested_bytes),
-        **{name: plain(getattr(p, name)) for name in BYTE_FIELDS},
-        "model_load_bytes": plain(p.model_load_bytes),
-        "fixed_low_bytes": plain(rank.fixed_low_bytes) if rank else None,
-        "fixed_high_bytes": plain(rank.fixed_high_bytes) if rank else None,
-        "kv_budget_low_bytes": plain(rank.kv_budget_low_bytes) if rank else None,
-        "kv_budget_high_bytes": plain(rank.kv_budget_high_bytes) if rank else None,
-        "pre_snapshot_bytes": plain(p.pre_snapshot_bytes),
-        "outside_bytes": plain(p.outside_bytes),
-    }
-    pre = rank.pre_snapshot if rank else p.known_pre_snapshot
-    return {
-        **head,
-        **ledger,
-        "kv_groups": [group_dict(g) for g in p.kv_groups],
-        "kv_block_bytes": plain(p.kv_block_bytes),
-        "kv_blocks": plain(p.kv_blocks),
-        "kv_request_blocks": plain(p.kv_request_blocks),
-        "kv_cache_tokens": plain(p.kv_cache_tokens),
-        "max_concurrency": plain(p.max_concurrency),
-        "estimated_max_model_len": plain(p.estimated_max_model_len),
-        "tokens": plain(tokens),
-        "sequence_variable_bytes": plain(p.sequence_variable_bytes(tokens)),
-        "sequence_fixed_bytes": plain(p.sequence_fixed_bytes(None if p.states_caches else tokens)),
-        "sequence_admission_bytes": plain(p.sequence_admission_bytes()),
-        "sequence_own_bytes": plain(p.sequence_own_bytes(tokens)),
-        "requests_that_fit": None if p.kv_blocks is None else plain(p.requests_that_fit(tokens)),
-        "holds_load": p.holds_load,
-        "lines": [line_dict(line) for line in (*p.lines, *((pre,) if pre is not None else ()))],
-        "ranks": [rank_dict(r) for r in p.ranks],
-        "evidence": p.evidence,
-        "sources": [datum_dict(d) for d in p.sources],
-    }
-
-
-def refusal_dict(sentence: str, setting: str = "") -> dict[str, Any]:
-    """The public form of a refusal that comes before there is a plan."""
-    finding = {"field": setting, "asked": None, "happens": "refused", "why": sentence, "source": "capplan"}
-    return {"verdict": "refused", "sentence": sentence, "refused": [finding]}

@@ -2,10 +2,10 @@
 
 import pytest
 
-from capplan.deployment import from_mapping
 from capplan.hub import load_model
 from capplan.plan import plan
 from capplan.registry import RegistryError
+from capplan.settings.deployment import from_mapping
 
 FACTS = """
 name = "made-up"

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from capplan.cli import main
+from capplan.cli.main import main
 from capplan.registry import load, names
 
 LLAMA = "meta-llama/Meta-Llama-3.1-8B"

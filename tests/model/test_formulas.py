@@ -2,8 +2,8 @@
 
 import pytest
 
+from capplan.model.formulas import formula
 from capplan.registry import RegistryError
-from capplan.shapes import formula
 
 
 @pytest.mark.parametrize(

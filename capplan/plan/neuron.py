@@ -5,18 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capplan import environment
-from capplan.deployment import FIELDS, Deployment, command, stated
-from capplan.engines import Engine, Finding, load_engine, vllm_neuron
+from capplan.engines import vllm_neuron
+from capplan.engines.base import Finding, Line
+from capplan.engines.release import Engine, load_engine
 from capplan.engines.vllm_neuron import Answer, Budget, Geometry, Instance, NeuronChip, Page, Pool
 from capplan.engines.vllm_neuron.resolve import Resolved, placed
 from capplan.hub import load_model
 from capplan.laws import kv_cache
-from capplan.ledger import Line
 from capplan.model import DTYPE_BITS, Model
-from capplan.plan import VERDICTS, at_longest, datum_dict, evidence, finding_dict, plain
+from capplan.plan import VERDICTS
+from capplan.plan.gpu import at_longest, evidence
+from capplan.plan.public import datum_dict, finding_dict, plain
 from capplan.policies import vllm_neuron as policy
 from capplan.registry import Datum, Refused
+from capplan.settings import environment
+from capplan.settings.command_line import command
+from capplan.settings.deployment import FIELDS, Deployment, stated
 from capplan.units import (
     GIB,
     Count,

@@ -12,14 +12,15 @@ from hypothesis import strategies as st
 
 import capplan
 from capplan import Deployment, Refused, load_model, plan
-from capplan.plan import BYTE_FIELDS, VERDICTS, remedies
+from capplan.plan import VERDICTS
+from capplan.plan.gpu import BYTE_FIELDS, remedies
 
 QWEN = load_model("Qwen/Qwen3-32B")
 LLAMA_70B = load_model("meta-llama/Meta-Llama-3.1-70B")
 GEMMA = load_model("google/gemma-2-9b-it")
 MIXTRAL = load_model("mistralai/Mixtral-8x7B-v0.1")
 DEEPSEEK = load_model("deepseek-ai/DeepSeek-V3")
-SCHEMA = json.loads((Path(capplan.__file__).parent / "plan.schema.json").read_text())
+SCHEMA = json.loads((Path(capplan.__file__).parent / "plan" / "plan.schema.json").read_text())
 
 CASES = [
     (QWEN, Deployment(tensor_parallel_size=4, max_model_len=32_768)),

@@ -10,11 +10,12 @@ from typing import Any
 
 import click
 
-from capplan import environment
-from capplan.deployment import FIELDS, FLAGS, Deployment, setting, whole
-from capplan.engines import Engine, load_engine, vllm_neuron
+from capplan.engines import vllm_neuron
+from capplan.engines.release import Engine, load_engine
 from capplan.policies import vllm_neuron as policy
 from capplan.registry import Refused, RegistryError, closest
+from capplan.settings import environment
+from capplan.settings.deployment import FIELDS, FLAGS, Deployment, setting, whole
 from capplan.units import GIB, ratio
 from capplan.views.neuron_text import diagnosis_text, figures_text
 

@@ -1,0 +1,1 @@
+"""What the operator chooses: settings, and the texts that say them."""
