@@ -7,13 +7,18 @@ asked = cp.Deployment(chip="h100-sxm", tensor_parallel_size=4, max_model_len=32_
 answer = cp.plan(model, asked)
 """
 
+from typing import TYPE_CHECKING
+
 from capplan.engines.base import Finding, Line
 from capplan.engines.release import load_engine
 from capplan.hub import load_model
 from capplan.model import Model
-from capplan.plan import GpuPlan, Plan, plan
+from capplan.plan import GpuPlan, Plan
 from capplan.registry import Chip, Datum, Refused, RegistryError, load_chip
 from capplan.settings.deployment import Deployment
+
+if TYPE_CHECKING:
+    from capplan.plan import plan as plan
 
 __version__ = "0.1.0"
 

@@ -168,7 +168,7 @@ def remedies(p: Any) -> Iterator[Change]:
     A claim that leaves room or holds a request, the longest length that starts as it is, and the first legal number
     of ranks that starts.
     """
-    if p.verdict == "fits" or is_array(p.verdict) or p.kv_budget_bytes is None:
+    if is_array(p.verdict) or p.verdict == "fits" or p.kv_budget_bytes is None:
         return
     for field, value, words in p.claims:
         yield Change(now=p, settings={field: value}, cost=words)
