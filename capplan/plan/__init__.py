@@ -41,8 +41,8 @@ def plan(model: Model | None, asked: Deployment) -> Any:
 
     Raises Refused for an unknown chip or engine, a setting of the wrong kind or that the engine does not read.
     """
-    q = _question(model, asked)
-    return _at_longest(_make(q, _resolved(model, asked)))
+    q, r = _resolved(model, asked)
+    return _at_longest(_make(q, r))
 
 
 def _question(model: Model | None, asked: Deployment) -> Question:
@@ -56,14 +56,13 @@ def _question(model: Model | None, asked: Deployment) -> Question:
         rules=rules,
         place=rules.place(asked),
         again=partial(_once, plan, _plan_once, model),
-        resolve_again=partial(_once, _resolve, _resolve_once, model),
+        resolve_again=partial(_resolve_again, model),
     )
 
 
-def _resolve(model: Model | None, asked: Deployment) -> Resolved:
+def _resolve(model: Model | None, asked: Deployment) -> tuple[Question, Resolved]:
     q = _question(model, asked)
-    found: Resolved = q.rules.resolve(model, q.asked, q.place, q.engine)
-    return found
+    return q, q.rules.resolve(model, q.asked, q.place, q.engine)
 
 
 _plan_once = lru_cache(maxsize=512)(plan)
@@ -79,9 +78,13 @@ def _once(make: Any, kept: Any, model: Model | None, asked: Deployment) -> Any:
     return kept(model, asked)
 
 
-def _resolved(model: Model | None, asked: Deployment) -> Resolved:
-    found: Resolved = _once(_resolve, _resolve_once, model, asked)
+def _resolved(model: Model | None, asked: Deployment) -> tuple[Question, Resolved]:
+    found: tuple[Question, Resolved] = _once(_resolve, _resolve_once, model, asked)
     return found
+
+
+def _resolve_again(model: Model | None, asked: Deployment) -> Resolved:
+    return _resolved(model, asked)[1]
 
 
 def _make(q: Question, r: Resolved) -> Any:

@@ -131,11 +131,12 @@ class Plan:
 
     # The pool
 
-    def with_capacity(self, blocks: Count, need: Count, longest: Count) -> Self:
+    def with_capacity(self, blocks: Count, need: Count, longest: Count, **more: Any) -> Self:
         """The plan with what a pool of some blocks holds, as the engine prints it.
 
         need     blocks of one request of max_model_len
         longest  the longest length that the pool takes
+        more     what else the plan gets
         """
         length = self.resolved.max_model_len
         if length is None:
@@ -149,6 +150,7 @@ class Plan:
             kv_cache_tokens=whole_product(concurrency, length),
             max_concurrency=concurrency,
             estimated_max_model_len=longest,
+            **more,
         )
 
     def requests_that_fit(self, tokens: Count) -> Count:

@@ -372,31 +372,28 @@ def make(q: Question, r: Resolved) -> GpuPlan:
     model, chip, d = q.model, q.place, r.d
     if model is None:
         raise ValueError("a plan on GPUs needs a model")
-    found = GpuPlan(
-        model=model,
-        asked=q.asked,
-        resolved=d,
-        chip=chip,
-        engine=q.engine,
-        verdict="refused",
-        refused=r.refused,
-        assumed=r.assumed,
-        overridden=r.overridden,
-        data=(*model.data, chip.device_bytes, *r.data),
-        again=q.again,
-        resolve_again=q.resolve_again,
-    )
+    common: dict[str, Any] = {
+        "model": model,
+        "asked": q.asked,
+        "resolved": d,
+        "chip": chip,
+        "engine": q.engine,
+        "verdict": "refused",
+        "refused": r.refused,
+        "assumed": r.assumed,
+        "overridden": r.overridden,
+        "data": (*model.data, chip.device_bytes, *r.data),
+        "again": q.again,
+        "resolve_again": q.resolve_again,
+    }
     length, seqs, tokens = d.max_model_len, d.max_num_seqs, d.max_num_batched_tokens
     if r.stops or length is None or seqs is None or tokens is None:
-        return found
+        return GpuPlan(**common)
     frame = q.rules.frame(model, d, chip, q.engine)
-    found = replace(
-        found,
-        assumed=(*r.assumed, own_pages_finding(frame.why_not_shared)) if frame.why_not_shared else r.assumed,
-        frame=frame,
-        in_flight_tokens=runtime.in_flight_tokens(max_num_batched_tokens=tokens, n_batches=pool.n_batches(d)),
-        kv_block_bytes=frame.block_bytes,
-    )
+    if frame.why_not_shared:
+        common["assumed"] = (*r.assumed, own_pages_finding(frame.why_not_shared))
+    in_flight = runtime.in_flight_tokens(max_num_batched_tokens=tokens, n_batches=pool.n_batches(d))
+    found = GpuPlan(**common, frame=frame, in_flight_tokens=in_flight, kv_block_bytes=frame.block_bytes)
     need = request_blocks(found, length)
     setting = Setting(
         model=model, d=d, chip=chip, engine=q.engine, frame=frame, request_blocks=need, seqs=seqs, tokens=tokens
@@ -406,8 +403,10 @@ def make(q: Question, r: Resolved) -> GpuPlan:
     ranks = [rank_plan(setting, rank, q.rules) for rank in frame.ranks]
     most = tightest(ranks)
     fits = _all(rank.context_fits for rank in ranks)
-    found = replace(
-        found,
+    return found.with_capacity(
+        most.kv_blocks,
+        need,
+        longest_length(found, most.kv_blocks),
         verdict=verdict(
             starts=_all(rank.starts for rank in ranks),
             worst=_all(rank.starts_at_worst for rank in ranks),
@@ -419,7 +418,6 @@ def make(q: Question, r: Resolved) -> GpuPlan:
         ledger=most.ledger,
         kv_block_bytes=most.kv_block_bytes,
     )
-    return found.with_capacity(most.kv_blocks, need, longest_length(found, most.kv_blocks))
 
 
 def request_blocks(p: GpuPlan, length: Count) -> Count:
