@@ -19,7 +19,7 @@ from capplan.model import Guess, Model
 from capplan.plan import public
 from capplan.policies import vllm_gpu
 from capplan.registry import Chip, Datum, Refused, load_chip
-from capplan.settings.deployment import NEURON, Deployment, checked
+from capplan.settings.deployment import Deployment, checked, unread
 from capplan.units import (
     Count,
     Flag,
@@ -420,7 +420,7 @@ def plan(model: Model, asked: Deployment) -> Plan:
     if engine.rules in PLANS:
         other: Plan = PLANS[engine.rules](model, asked)
         return other
-    foreign = next((n for n in NEURON if getattr(asked, n) is not None and getattr(asked, n) is not False), None)
+    foreign = next(iter(unread(asked, engine.rules)), None)
     if foreign is not None:
         raise Refused(
             f"{foreign} was set, which {engine.title} does not read; leave it out, or choose engine vllm-neuron"

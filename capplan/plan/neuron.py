@@ -20,7 +20,7 @@ from capplan.policies import vllm_neuron as policy
 from capplan.registry import Datum, Refused
 from capplan.settings import environment
 from capplan.settings.command_line import command
-from capplan.settings.deployment import FIELDS, Deployment, stated
+from capplan.settings.deployment import Deployment, read_by, stated
 from capplan.units import (
     GIB,
     Count,
@@ -1006,35 +1006,6 @@ FIGURES = (
 )
 """Public names of the figures, in the order in which they follow from each other."""
 
-UNUSED = (
-    "usage_context",
-    "enable_expert_parallel",
-    "quantization",
-    "kv_cache_memory_bytes",
-    "enforce_eager",
-    "cudagraph_mode",
-    "max_cudagraph_capture_size",
-    "disable_hybrid_kv_cache_manager",
-    "async_scheduling",
-    "performance_mode",
-    "hf_overrides",
-    "prefill_context_parallel_size",
-    "dcp_kv_cache_interleave_size",
-    "dcp_comm_backend",
-    "dcp_replicate_queries",
-    "data_parallel_size_local",
-    "nnodes",
-    "gpus_per_node",
-    "pool_role",
-    "enable_eplb",
-    "num_redundant_experts",
-    "speculative_method",
-    "num_speculative_tokens",
-    "mamba_cache_mode",
-    "language_model_only",
-)
-"""Settings that a resolved deployment of this engine does not list."""
-
 
 def _to_dict(p: NeuronPlan) -> dict[str, Any]:
     if is_array(p.verdict):
@@ -1053,7 +1024,7 @@ def _to_dict(p: NeuronPlan) -> dict[str, Any]:
         "assumed": [finding_dict(f) for f in p.assumed],
         "overridden": [finding_dict(f) for f in p.overridden],
         "ignored": {"flags": list(p.ignored_flags), "config": list(p.model.ignored) if p.model is not None else []},
-        "resolved": {name: plain(getattr(p.resolved, name)) for name in FIELDS if name not in UNUSED},
+        "resolved": {name: plain(getattr(p.resolved, name)) for name in read_by(p.engine.rules)},
         **{name: plain(getattr(p, name)) for name in FIGURES},
         "weights_low_bytes": plain(p.weights.low) if p.weights else None,
         "weights_high_bytes": plain(p.weights.high) if p.weights else None,

@@ -8,7 +8,7 @@ from capplan.engines.base import Finding, Line
 from capplan.engines.pool import Group
 from capplan.ledger import LINE_NAMES, RankPlan
 from capplan.registry import Datum
-from capplan.settings.deployment import FIELDS, NEURON
+from capplan.settings.deployment import read_by
 from capplan.units import is_array
 
 
@@ -87,7 +87,7 @@ def to_dict(p: Any) -> dict[str, Any]:
         "assumed": [finding_dict(f) for f in p.assumed],
         "overridden": [finding_dict(f) for f in p.overridden],
         "ignored": {"flags": list(p.ignored_flags), "config": list(p.model.ignored)},
-        "resolved": {name: plain(getattr(p.resolved, name)) for name in FIELDS if name not in NEURON},
+        "resolved": {name: plain(getattr(p.resolved, name)) for name in read_by(p.engine.rules)},
         "device_bytes": p.device_bytes,
         "device_low_bytes": p.chip.device_bytes.low,
         "device_high_bytes": p.chip.device_bytes.high,
