@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from capplan.engines import rules_of
 from capplan.engines.release import load_engine
 from capplan.hub import load_model
 from capplan.model import Model
@@ -67,17 +68,8 @@ def plan_command(words: tuple[str, ...], as_json: bool, jsonl: bool) -> None:
     if as_json:
         click.echo(json.dumps(answer.to_dict(), indent=2))
     else:
-        click.echo(_text(answer), nl=False)
+        click.echo(plan_text(answer, colour=_colours()), nl=False)
     sys.exit(EXIT[answer.verdict])
-
-
-def _text(answer: Any) -> str:
-    """A plan as text, in the words of its engine."""
-    if isinstance(answer, Plan):
-        return plan_text(answer, colour=_colours())
-    from capplan.views.neuron_text import neuron_text
-
-    return neuron_text(answer, colour=_colours())
 
 
 def _colours() -> bool:
@@ -99,7 +91,7 @@ def question(words: Iterable[str]) -> tuple[str, Deployment, tuple[str, ...]]:
     # The kernel has no command line of its own: what vLLM's takes is taken.
     flags = engine if engine.no_effect else load_engine(DEFAULT_ENGINE)
     parsed = parse_flags(listed, no_effect=flags.no_effect, switches=flags.switches, not_planned=flags.not_planned)
-    if parsed.model is None and engine.rules != "vllm_neuron":
+    if parsed.model is None and rules_of(engine.rules).needs_model:
         raise Refused(
             "no model is named; write capplan plan MODEL, with a registry name, a folder or the path of a config.json"
         )
@@ -118,8 +110,8 @@ def _engine_of(words: list[str]) -> str:
 
 def _asked(words: Iterable[str]) -> Plan:
     reference, deployment, ignored = question(words)
-    model: Any = _model(reference, deployment) if reference else None
-    return replace(plan(model, deployment), ignored_flags=ignored)
+    found: Plan = plan(_model(reference, deployment) if reference else None, deployment)
+    return replace(found, ignored_flags=ignored)
 
 
 def _model(reference: str, deployment: Deployment) -> Model:
@@ -141,10 +133,10 @@ def answer_line(line: str) -> dict[str, Any]:
         values = {key: value for key, value in asked.items() if key != "model"}
         reference = asked.get("model")
         deployment = from_mapping(values)
-        if not isinstance(reference, str) and load_engine(deployment.engine).rules == "vllm":
+        if not isinstance(reference, str) and rules_of(load_engine(deployment.engine).rules).needs_model:
             return refusal_dict('no model is named; the object needs "model"', "model")
-        model: Any = _model(reference, deployment) if isinstance(reference, str) else None
-        return plan(model, deployment).to_dict()
+        found: Plan = plan(_model(reference, deployment) if isinstance(reference, str) else None, deployment)
+        return found.to_dict()
     except (Refused, RegistryError) as error:
         return refusal_dict(str(error))
 
@@ -167,8 +159,6 @@ def report_command(words: tuple[str, ...], output: Path) -> None:
         from capplan.report import write_report
 
         answer = _asked(words)
-        if not isinstance(answer, Plan):
-            raise Refused("there is no report of vLLM on Neuron yet; capplan plan --json has every figure")
         reference, deployment, ignored = question(words)
         written = write_report(reference, deployment, output, ignored_flags=ignored)
     except (Refused, RegistryError) as error:
@@ -197,8 +187,6 @@ def explain_weights(words: tuple[str, ...]) -> None:
     """The weights of each distinct rank, down to classes of tensors with shape, split and width."""
     try:
         answer = _asked(words)
-        if not isinstance(answer, Plan):
-            raise Refused("explain weights unfolds a GPU's ranks; capplan plan --json lists a logical core's parts")
     except (Refused, RegistryError) as error:
         _stop(str(error))
     click.echo(weights_text(answer), nl=False)

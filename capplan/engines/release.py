@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from capplan.engines import ENGINES
 from capplan.model.formulas import Formula, formula
 from capplan.registry import Datum, Refused, RegistryError, Table, closest, names, open_table
 
@@ -102,10 +103,6 @@ class Engine:
     switches: tuple[str, ...]
     not_planned: tuple[str, ...]
     own: Mapping[str, Any]
-
-
-RULES = ("vllm", "vllm_neuron", "blis")
-"""Modules of rules that an engine's file may name."""
 
 
 def capability_matches(wanted: tuple[str, ...], capability: tuple[int, int] | None) -> bool:
@@ -265,7 +262,7 @@ def load_engine(name: str) -> Engine:
     engine = Engine(
         name=name,
         title=table.text("title"),
-        rules=table.word("rules", RULES),
+        rules=table.word("rules", tuple(ENGINES)),
         defaults=Figures(table.table("defaults"), "defaults", table.file),
         constants=Figures(table.table("constants"), "constants", table.file),
         estimates=Figures(table.table("estimates"), "estimates", table.file),

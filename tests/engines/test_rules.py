@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from capplan.engines.release import load_engine
-from capplan.engines.vllm import DISCRETE_RULES, NUMERIC_RULES, resolve
+from capplan.engines.vllm import resolve
 from capplan.engines.vllm.case import Case
+from capplan.engines.vllm.rules import DISCRETE_RULES, NUMERIC_RULES
 from capplan.hub import load_model
 from capplan.plan import plan
 from capplan.registry import Refused, load_chip
