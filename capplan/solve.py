@@ -8,7 +8,7 @@ from typing import Any
 
 from capplan.engines.base import Finding
 from capplan.ledger import VERDICTS
-from capplan.settings.deployment import FIELDS
+from capplan.settings.deployment import SETTINGS
 from capplan.units import is_array
 
 STARTS = ("fits", "close")
@@ -64,7 +64,7 @@ class Change:
 
 def supplied(p: Any, name: str) -> Finding | None:
     """What the engine supplies for a setting while it is not said."""
-    default = FIELDS[name].default if name in FIELDS else None
+    default = SETTINGS[name].default if name in SETTINGS else None
     assumed = p.assumed if getattr(p.asked, name, None) == default else p.resolve_at(**{name: default}).assumed
     return next((finding for finding in assumed if finding.field == name), None)
 
@@ -112,7 +112,7 @@ def settle(p: Any, *, kept: frozenset[str]) -> tuple[Any, list[Move]]:
     kept  the settings that were just said: these are not moved, and a refusal of one stands
     """
     moves: list[Move] = []
-    for _ in FIELDS:
+    for _ in SETTINGS:
         move = next((move for finding in p.refused for move in _moves(p, finding, kept)), None)
         if move is None:
             break
@@ -124,14 +124,14 @@ def settle(p: Any, *, kept: frozenset[str]) -> tuple[Any, list[Move]]:
 def _moves(p: Any, finding: Finding, kept: frozenset[str]) -> Iterator[Move]:
     """Ways out of one refusal that leave what was just said alone."""
     asked, name = p.asked, finding.field
-    if name not in FIELDS:
+    if name not in SETTINGS:
         return
     pairs = {name: _nearest(p, name)}
     if name == "max_num_batched_tokens":
         pairs = {name: p.resolved.max_num_seqs, "max_num_seqs": p.resolved.max_num_batched_tokens}
     for field, after in pairs.items():
         before = getattr(asked, field)
-        if field not in kept and before != FIELDS[field].default and after != before and (after is None or after > 0):
+        if field not in kept and before != SETTINGS[field].default and after != before and (after is None or after > 0):
             yield Move(field=field, before=before, after=after, why=finding.why)
 
 
@@ -140,7 +140,7 @@ def _nearest(p: Any, name: str) -> Any:
     if name == "max_model_len":
         return p.model.max_positions
     if name not in SIZES:
-        return FIELDS[name].default
+        return SETTINGS[name].default
     now = getattr(p.asked, name)
     sizes = sorted(range(1, MOST_RANKS + 1), key=lambda size: (abs(size - now), size))
 

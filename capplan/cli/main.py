@@ -20,8 +20,8 @@ from capplan.model.facts import known_models
 from capplan.plan import Plan, plan
 from capplan.plan.public import refusal_dict
 from capplan.registry import Refused, RegistryError, load_chip, names
-from capplan.settings.command_line import parse_flags
-from capplan.settings.deployment import DEFAULT_ENGINE, FIELDS, NEURON, Deployment, from_mapping
+from capplan.settings.command_line import help_lines, parse_flags
+from capplan.settings.deployment import DEFAULT_ENGINE, Deployment, from_mapping
 from capplan.views.explain import weights_text
 from capplan.views.text import chips_text, models_text, plan_text
 
@@ -37,23 +37,11 @@ def main() -> None:
     """What does a model, deployed this way, occupy on a chip, and how many requests does it hold?"""
 
 
-def _flags_help() -> str:
-    own = ("engine", "chip", "usage_context", "assume_generic", "tokens", "requests", *NEURON)
-    plain = [name for name in FIELDS if name not in own]
-    rows = [
-        "\b",
-        "Flags, with dashes or underscores:",
-        "  --chip NAME, --engine NAME, --usage-context openai-api-server|llm-class",
-    ]
-    rows += [f"  --{name.replace('_', '-')}" for name in plain]
-    rows += ["  --assume-generic    plan an unknown architecture as a plain decoder, with a wider band"]
-    rows += ["  --tokens N, --requests N    the load to answer for", "Short forms: -tp -pp -dp -dcp -ep -q"]
-    rows += ["With --engine vllm-neuron, also, or its variables as NAME=VALUE:"]
-    rows += [f"  --{name.replace('_', '-')}" for name in NEURON]
-    return "\n".join(rows)
+FLAGS_HELP = "\n".join(line or "\b" for line in ("", *help_lines()))
+"""Every setting, in paragraphs whose lines click leaves alone."""
 
 
-@main.command("plan", context_settings=PASS_ON, epilog=_flags_help())
+@main.command("plan", context_settings=PASS_ON, epilog=FLAGS_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @click.option("--jsonl", is_flag=True, help="Read a JSON object a line from standard input, answer one a line.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="MODEL [ENGINE FLAGS]")
@@ -153,7 +141,7 @@ def answer_line(line: str) -> dict[str, Any]:
         return refusal_dict(str(error))
 
 
-@main.command("report", context_settings=PASS_ON, epilog=_flags_help())
+@main.command("report", context_settings=PASS_ON, epilog=FLAGS_HELP)
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -15,7 +15,8 @@ from capplan.engines.release import Engine, load_engine
 from capplan.policies import vllm_neuron as policy
 from capplan.registry import Refused, RegistryError, closest
 from capplan.settings import environment
-from capplan.settings.deployment import FIELDS, FLAGS, Deployment, setting, whole
+from capplan.settings.deployment import SETTINGS, Deployment, setting
+from capplan.settings.table import whole
 from capplan.units import GIB, ratio
 from capplan.views.neuron_text import diagnosis_text, figures_text
 
@@ -103,7 +104,7 @@ def _inputs(asked: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
             if not isinstance(raw, str):
                 raise Refused(f"{name} is {raw!r}; it must be a text")
             found[name] = raw
-        elif FIELD_OF.get(name, name) in FIELDS:
+        elif FIELD_OF.get(name, name) in SETTINGS:
             found[name] = setting(FIELD_OF.get(name, name), raw)
         else:
             found[name] = whole(name, raw)
@@ -175,7 +176,7 @@ def budget_answer(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **head,
         "intermediate": steps,
-        "overridden": [f"{f.field}: {f.happens}, {f.why}" for f in vllm_neuron.ignored(d, c)],
+        "overridden": [f"{f.field}: {f.happens}, {f.why}" for f in vllm_neuron.ignored(d, c, engine)],
         "warnings": [*warned, *environment.unread(found.get("env", {}))],
     }
 
@@ -383,7 +384,12 @@ def _asked(words: tuple[str, ...], verb: str) -> dict[str, Any]:
             variables[name] = value
         elif word.startswith("--"):
             key = name.lstrip("-").replace("-", "_")
-            if not equals and key in FLAGS and (not rest or rest[0].startswith("-")):
+            if (
+                not equals
+                and key in SETTINGS
+                and SETTINGS[key].kind == "flag"
+                and (not rest or rest[0].startswith("-"))
+            ):
                 found[key] = True
             elif not equals and not rest:
                 raise Refused(f"{name} stands at the end without a value")

@@ -21,7 +21,7 @@ from capplan.model import Model
 from capplan.plan.base import Plan, Question
 from capplan.plan.gpu import GpuPlan
 from capplan.registry import Refused
-from capplan.settings.deployment import NEURON, Deployment, checked
+from capplan.settings.deployment import Deployment, checked, unread
 from capplan.units import at_least, is_array
 
 __all__ = ["VERDICTS", "GpuPlan", "Plan", "plan"]
@@ -104,7 +104,7 @@ def _supported(model: Model | None, asked: Deployment, engine: Engine, rules: Ru
             f"{model.name}: {model.guess.says}, which {engine.title} is not planned with; choose an engine on GPUs"
         )
     if not rules.ignores_unread:
-        foreign = next((n for n in NEURON if getattr(asked, n) is not None and getattr(asked, n) is not False), None)
+        foreign = next(iter(unread(asked, engine.rules)), None)
         if foreign is not None:
             raise Refused(
                 f"{foreign} was set, which {engine.title} does not read; leave it out, or choose engine vllm-neuron"

@@ -10,7 +10,7 @@ from capplan.engines.pool import Group
 from capplan.plan.base import Plan
 from capplan.plan.rank import RankPlan
 from capplan.registry import Datum
-from capplan.settings.deployment import FIELDS, NEURON
+from capplan.settings.deployment import read_by
 from capplan.units import is_array
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ def gpu_dict(p: GpuPlan) -> dict[str, Any]:
     first: dict[str, Any] = {
         **head(p),
         "chip": p.chip.name,
-        "resolved": {name: plain(getattr(p.resolved, name)) for name in FIELDS if name not in NEURON},
+        "resolved": {name: plain(getattr(p.resolved, name)) for name in read_by(p.engine.rules)},
         "device_bytes": p.device_bytes,
         "device_low_bytes": p.chip.device_bytes.low,
         "device_high_bytes": p.chip.device_bytes.high,
@@ -157,35 +157,6 @@ def gpu_dict(p: GpuPlan) -> dict[str, Any]:
     }
 
 
-UNUSED = (
-    "usage_context",
-    "enable_expert_parallel",
-    "quantization",
-    "kv_cache_memory_bytes",
-    "enforce_eager",
-    "cudagraph_mode",
-    "max_cudagraph_capture_size",
-    "disable_hybrid_kv_cache_manager",
-    "async_scheduling",
-    "performance_mode",
-    "hf_overrides",
-    "prefill_context_parallel_size",
-    "dcp_kv_cache_interleave_size",
-    "dcp_comm_backend",
-    "dcp_replicate_queries",
-    "data_parallel_size_local",
-    "nnodes",
-    "gpus_per_node",
-    "pool_role",
-    "enable_eplb",
-    "num_redundant_experts",
-    "speculative_method",
-    "num_speculative_tokens",
-    "mamba_cache_mode",
-    "language_model_only",
-)
-"""Settings that a resolved deployment of this engine does not list."""
-
 NEURON_FIGURES = (
     "hbm_stack_bytes",
     "logical_cores_per_hbm_stack",
@@ -215,7 +186,7 @@ def neuron_dict(p: NeuronPlan) -> dict[str, Any]:
         "instance": p.instance.name if p.instance is not None else None,
         "route": p.route,
         "policy": p.policy,
-        "resolved": {name: plain(getattr(p.resolved, name)) for name in FIELDS if name not in UNUSED},
+        "resolved": {name: plain(getattr(p.resolved, name)) for name in read_by(p.engine.rules)},
         **{name: plain(getattr(p, name)) for name in NEURON_FIGURES},
         "requests_admitted": plain(p.requests_admitted),
         "requests_held": plain(p.requests_held),

@@ -16,24 +16,9 @@ from capplan.engines.vllm_neuron.weights import weights_line
 from capplan.hub import load_model
 from capplan.model import Model
 from capplan.registry import names
-from capplan.settings.deployment import FIELDS, Deployment
+from capplan.settings.deployment import SETTINGS, Deployment, unread
 from capplan.settings.environment import CAP, COMPILE, DEGREE, HEADROOM
 from capplan.units import choose, is_array, show_bytes
-
-UNREAD = (
-    "kv_cache_memory_bytes",
-    "enforce_eager",
-    "cudagraph_mode",
-    "max_cudagraph_capture_size",
-    "disable_hybrid_kv_cache_manager",
-    "async_scheduling",
-    "performance_mode",
-    "enable_eplb",
-    "num_redundant_experts",
-    "language_model_only",
-    "mamba_cache_mode",
-)
-"""Settings of vLLM that a Neuron worker's budget does not read."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,7 +46,7 @@ def place(d: Deployment) -> Place:
     """
     instance = load_instance(d.instance) if d.instance is not None else None
     target = target_aliases().get(d.platform_target_override or "")
-    if d.chip == FIELDS["chip"].default and (instance is not None or target is not None):
+    if d.chip == SETTINGS["chip"].default and (instance is not None or target is not None):
         d = replace(d, chip=instance.platform if instance is not None else str(target))
     if not (d.cpu_mode or d.cpu_compile):
         load_neuron_chip(d.chip)
@@ -99,7 +84,7 @@ def resolve(model: Model | None, asked: Deployment, there: Place, engine: Engine
         block=found,
         refused=tuple(refused),
         assumed=(*supplied, *_said_of_weights(model, line)),
-        overridden=ignored(asked, c),
+        overridden=ignored(asked, c, engine),
         data=(*data, *((instance.chips,) if instance is not None else ())),
     )
 
@@ -254,7 +239,7 @@ def side_effects(d: Deployment, c: Case, engine: Engine) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def ignored(asked: Deployment, c: Case) -> tuple[Finding, ...]:
+def ignored(asked: Deployment, c: Case, engine: Engine) -> tuple[Finding, ...]:
     """What was said and does not count."""
     found: list[Finding] = []
 
@@ -267,11 +252,8 @@ def ignored(asked: Deployment, c: Case) -> tuple[Finding, ...]:
             ignore("gpu_memory_utilization", "1.0", reason, f"{DESIGN}, the reserve")
         if asked.kv_gmu_budget_cap_fraction is not None:
             ignore(CAP.field, "ignored", f"{reason}, without a cap and without looking at it", f"{DESIGN}, the reserve")
-    for field in UNREAD:
-        if getattr(asked, field) not in (None, False):
-            ignore(
-                field, "ignored", "a Neuron worker's budget does not read it", f"{WORKER}, determine_available_memory"
-            )
+    for field in unread(asked, engine.rules):
+        ignore(field, "ignored", "a Neuron worker's budget does not read it", f"{WORKER}, determine_available_memory")
     if c.route != "device" and asked.runtime_bytes_free is not None:
         ignore("runtime_bytes_free", "ignored", "there is no device on this route", f"{WORKER}, the routes")
     if c.route == "cpu" and asked.logical_nc_config is not None:
