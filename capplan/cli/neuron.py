@@ -404,9 +404,9 @@ def _asked(words: tuple[str, ...], verb: str) -> dict[str, Any]:
 
 def _add(verb: str, summary: str, flags: tuple[str, ...]) -> None:
     """One command of the group."""
-    lines = ["\b", "Inputs:", *(f"  --{name.replace('_', '-')}" for name in flags if name != "env")]
+    lines = ["\b", "Inputs:", *(_input_line(name) for name in flags if name != "env")]
     if "env" in flags:
-        lines += ["  NAME=VALUE    a variable of the worker's environment, as often as needed"]
+        lines += [f"  {'NAME=VALUE':30}  a variable of the worker's environment, as often as needed"]
 
     def run(words: tuple[str, ...], as_json: bool, jsonl: bool) -> None:
         if jsonl:
@@ -430,6 +430,12 @@ def _add(verb: str, summary: str, flags: tuple[str, ...]) -> None:
     command = click.option("--jsonl", is_flag=True, help="Read a JSON object a line from standard input.")(command)
     command = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")(command)
     neuron.command(verb, help=summary, context_settings=PASS_ON, epilog="\n".join(lines))(command)
+
+
+def _input_line(name: str) -> str:
+    """An input as its setting is written, or by its name alone."""
+    known = SETTINGS.get(FIELD_OF.get(name, name))
+    return f"  --{name.replace('_', '-'):30}{known.help}" if known else f"  --{name.replace('_', '-')}"
 
 
 def _stop(sentence: str) -> None:

@@ -264,17 +264,17 @@ def _not_read(rules: str) -> tuple[str, ...]:
 
 def unread(d: Deployment, rules: str) -> tuple[str, ...]:
     """What a deployment says and an engine's rules do not read."""
-    return tuple(name for name in _not_read(rules) if _is_said(d, name))
+    return tuple(name for name in _not_read(rules) if _differs(getattr(d, name), SETTINGS[name].default))
 
 
 def stated(d: Deployment) -> dict[str, Any]:
     """What a deployment says beyond the defaults of `Deployment`, in the fields' order."""
-    return {name: getattr(d, name) for name in SETTINGS if _is_said(d, name)}
+    values = ((name, getattr(d, name), known.default) for name, known in SETTINGS.items())
+    return {name: value for name, value, default in values if value is not default and _differs(value, default)}
 
 
-def _is_said(d: Deployment, name: str) -> bool:
-    value, default = getattr(d, name), SETTINGS[name].default
-    return value is not default and (hasattr(value, "dtype") or bool(value != default))
+def _differs(value: Any, default: Any) -> bool:
+    return hasattr(value, "dtype") or bool(value != default)
 
 
 def setting(key: str, raw: Any) -> Any:

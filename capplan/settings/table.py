@@ -68,7 +68,7 @@ class Setting:
     most      the most that an array of it may hold; None where it cannot be many at once
     read_by   the rules that read it
     flag      whether vLLM has a flag for it; capplan's own settings and Neuron's variables have none
-    page      the group of the page where its control stands; nothing where there is none
+    page      the group of the planner page, else of Neuron's, where its control stands; nothing where there is none
     variable  Neuron's environment variable that says the same
     """
 

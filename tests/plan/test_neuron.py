@@ -197,6 +197,28 @@ def test_compiling_and_running_are_seen_from_both_sides():
 # Verdicts and words
 
 
+def test_what_a_worker_does_not_read_is_said_and_not_among_what_it_resolves():
+    asked = replace(ON, nnodes=2, pool_role="decode", async_scheduling=False, usage_context="llm-class")
+    p = plan(QWEN, asked)
+    assert [f.field for f in p.overridden if f.happens == "ignored"] == [
+        "usage_context",
+        "nnodes",
+        "pool_role",
+        "async_scheduling",
+    ]
+    resolved = p.to_dict()["resolved"]
+    assert not {f.field for f in p.overridden} & set(resolved)
+    # what its rules read is listed, also where they only refuse it
+    assert {"enable_expert_parallel", "quantization", "hf_overrides", "reserved_headroom_gib"} <= set(resolved)
+    assert plan(QWEN, asked).kv_blocks == plan(QWEN, ON).kv_blocks
+
+
+def test_many_at_once_of_a_setting_that_is_not_read_are_ignored_as_one_is():
+    p = plan(QWEN, replace(ON, kv_cache_memory_bytes=np.array([1 << 30, 1 << 40])))
+    assert [f.field for f in p.overridden] == ["kv_cache_memory_bytes"]
+    assert p.kv_blocks == plan(QWEN, ON).kv_blocks
+
+
 def test_what_is_ignored_beside_a_reserve_is_said():
     p = plan(QWEN, replace(ON, reserved_headroom_gib=4.0, gpu_memory_utilization=0.5, kv_gmu_budget_cap_fraction=7.0))
     assert [f.field for f in p.overridden] == ["gpu_memory_utilization", "kv_gmu_budget_cap_fraction"]

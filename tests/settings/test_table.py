@@ -9,6 +9,9 @@ from capplan.engines.release import load_engine
 from capplan.registry import Refused, names
 from capplan.settings.deployment import SETTINGS, Deployment
 from capplan.settings.table import ACCEPTS, EVERYWHERE, TYPES, whole
+from capplan.views import controls, neuron_page
+from capplan.views.neuron_state import NeuronState
+from capplan.views.state import PlannerState
 
 ANNOTATED = {field.name: set(re.split(r" \| ", str(field.type))) - {"None"} for field in fields(Deployment)}
 WRITTEN = {
@@ -53,6 +56,14 @@ def test_every_engine_s_rules_read_some_settings():
 
 def test_a_setting_that_vllm_does_not_read_is_no_flag_of_it():
     assert all("vllm" in row.read_by for row in SETTINGS.values() if row.flag)
+
+
+def test_a_row_names_the_group_of_the_page_where_its_control_stands():
+    groups: dict[str, str] = {}
+    # The planner's groups last: a setting that has a control on both pages says where it stands on the planner.
+    for form in (neuron_page.controls(NeuronState()), controls.controls(PlannerState())):
+        groups |= {name: title or "Place" for title, first, more in form.groups for name in (*first, *more)}
+    assert {name: row.page for name, row in SETTINGS.items()} == {name: groups.get(name, "") for name in SETTINGS}
 
 
 @pytest.mark.parametrize(
