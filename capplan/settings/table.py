@@ -40,9 +40,10 @@ ON_NEURON = ("vllm_neuron",)
 EVERYWHERE = (*ON_GPUS, *ON_NEURON)
 """Who may read a setting: the rules that an engine's file names."""
 
-# The most that an array of a setting may hold. A Python int is exact at any size; int64 wraps in silence, so what a
-# plan multiplies by a registry's number must stay below 2**63. Bytes that follow from one token, request or block
-# stay below 2**27 in every model, bytes are added up and shared out but never multiplied, and a share meets bytes.
+# The most that an array of a setting may hold. A Python int is exact at any size, int64 wraps in silence, so what a
+# plan makes of each number must stay below 2**63: what one token or one request takes is below 2**27 bytes in every
+# model, bytes are only added up, and a share meets a device's bytes. Where two settings meet, as blocks with a block's
+# bytes, the plan looks at the product.
 MOST_COUNTED = (1 << 36) - 1
 MOST_BYTES = 1 << 56
 MOST_GIB = MOST_BYTES >> 30
