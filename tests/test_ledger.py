@@ -737,7 +737,7 @@ NEAR_END = 85_061_827_297 - QWEN_FIXED_LOW - 214_748_365
         (85_018_877_624 - QWEN_FIXED - 536_870_912, "close"),
         (85_018_877_624 - QWEN_FIXED - 536_870_912 + 1, "does-not-fit"),
         (NEAR_END, "does-not-fit"),
-        (2559 * QWEN_BLOCK, "does-not-fit"),  # one request is 2560 blocks, and the null block is one more
+        (2560 * QWEN_BLOCK, "does-not-fit"),  # one request is 2560 blocks, and the null block is one more
         (2561 * QWEN_BLOCK, "fits"),
     ],
 )
@@ -764,6 +764,32 @@ def test_stated_blocks_are_taken_whatever_the_budget_gives():
     assert told["outside_bytes"] == 85_018_877_624 - QWEN_FIXED - 30_000 * QWEN_BLOCK
     assert planned("Qwen/Qwen3-8B", num_gpu_blocks_override=2560).verdict == "does-not-fit"
     assert planned("Qwen/Qwen3-8B", num_gpu_blocks_override=2561).verdict == "fits"
+
+
+@pytest.mark.parametrize(
+    ("room", "fixed", "before", "verdicts"),
+    [
+        (84_932_978_278, QWEN_FIXED_HIGH, 858_993_459, ("fits", "close")),
+        (85_018_877_624, QWEN_FIXED, 536_870_912, ("close", "does-not-fit")),
+    ],
+)
+def test_stated_blocks_must_lie_beside_all_that_is_held_on_the_device(room, fixed, before, verdicts):
+    most = (room - fixed - before) // QWEN_BLOCK
+    assert tuple(planned("Qwen/Qwen3-8B", num_gpu_blocks_override=most + more).verdict for more in (0, 1)) == verdicts
+
+
+@pytest.mark.parametrize(
+    ("share", "verdict"),
+    [
+        # What is held before the budget is 0.5 GiB, at the far end 0.8: beside 0.98 of the smallest device there is
+        # room for both, beside 0.99 of it only for the first, beside all of it for neither.
+        (0.98, "fits"),
+        (0.99, "close"),
+        (1.0, "does-not-fit"),
+    ],
+)
+def test_the_claim_must_lie_beside_what_is_held_before_it(share, verdict):
+    assert planned("Qwen/Qwen3-8B", gpu_memory_utilization=share).verdict == verdict
 
 
 # The kernel's own laws: ideal shares, no norms, no scalars, no rounding, the catalog's 80 and 141 GiB
