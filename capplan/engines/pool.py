@@ -8,12 +8,11 @@ from math import lcm
 from typing import Any
 
 from capplan.laws import kv_cache
-from capplan.model import Attention, Model
 from capplan.settings.deployment import Deployment
 from capplan.units import Count, Flag, at_most, ceil_div, choose, every, some
 
-SPECS = {"full": "FullAttentionSpec", "sliding": "SlidingWindowSpec", "latent": "MLAAttentionSpec"}
-"""The engine's class of cache for each kind of attention."""
+SPECS = {"full": "FullAttentionSpec", "latent": "MLAAttentionSpec"}
+"""The engine's class of cache for a window or a chunk that became full."""
 
 MIXED = "UniformTypeKVCacheSpecs"
 """The engine's class for a group whose caches share a type and not a page."""
@@ -135,40 +134,6 @@ class CannotGroup(ValueError):
 
 
 # Grouping
-
-
-def kv_groups(model: Model, d: Deployment, kv_bits: int) -> tuple[Group, ...]:
-    """A model's caches grouped as the engine shares one pool among them.
-
-    Source: vllm, v1/core/kv_cache_planning.py, get_kv_cache_groups.
-    """
-    return grouped(attention_caches(model, d, kv_bits), hybrid=not d.disable_hybrid_kv_cache_manager)
-
-
-def attention_caches(model: Model, d: Deployment, kv_bits: int) -> tuple[Cache, ...]:
-    """The cache of each attention layer, in the order of the layers."""
-    if d.block_size is None:
-        raise ValueError("groups need a block size")
-    found = []
-    for a in model.attention:
-        spec = Spec(
-            spec=SPECS[a.kind],
-            kind=SLIDING if a.kind == "sliding" else FULL,
-            block_size=d.block_size,
-            page_bytes=_page_bytes(a, d, kv_bits),
-            latent=a.kind == "latent",
-            window=a.window if a.kind == "sliding" else None,
-        )
-        found += [Cache(layer=i, spec=spec) for i in a.layers]
-    return tuple(sorted(found, key=lambda cache: cache.layer))
-
-
-def _page_bytes(a: Attention, d: Deployment, kv_bits: int) -> int:
-    heads = kv_cache.kv_heads_per_rank(n_kv_heads=a.n_kv_heads, tensor_parallel_size=d.tensor_parallel_size)
-    page = kv_cache.page_bytes(
-        block_size=d.block_size or 1, n_kv_heads=heads, head_dim=a.head_dim, head_dim_v=a.head_dim_v, kv_bits=kv_bits
-    )
-    return int(page)
 
 
 def grouped(caches: Sequence[Cache], *, hybrid: bool = True, packed: bool = False) -> tuple[Group, ...]:
@@ -425,12 +390,11 @@ def request_blocks(groups: tuple[Group, ...], d: Deployment, tokens: Count, in_f
     return total
 
 
-def steady_blocks(groups: tuple[Group, ...], d: Deployment, tokens: Count, *, windows: bool | None = None) -> Count:
-    """Blocks that one request of a length holds in steady decode; of bounded groups or of the others where asked."""
+def steady_blocks(groups: tuple[Group, ...], d: Deployment, tokens: Count) -> Count:
+    """Blocks that one request of a length holds in steady decode."""
     total: Count = 0 * tokens
     for g in groups:
-        if windows is None or windows == g.bounded:
-            total = total + decoding(g, d, tokens)
+        total = total + decoding(g, d, tokens)
     return total
 
 

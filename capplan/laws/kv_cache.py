@@ -110,33 +110,6 @@ def window_decode_blocks(*, window: Count, num_speculative_tokens: Count, block_
     return -((window + num_speculative_tokens) // -block_size) + 1
 
 
-def window_steady_blocks(
-    *, context_tokens: Count, window: Count, num_speculative_tokens: Count, block_size: Count
-) -> Count:
-    """Blocks of one group that a request of a length holds in steady decode when a window slides over it.
-
-        n = min(ceil((w + q) / k) + 1, ceil(T / k))
-
-    A request shorter than its window holds its own tokens only.
-
-    context_tokens          T  tokens of the request
-    window                  w  tokens that a layer looks back
-    num_speculative_tokens  q  tokens drafted for each request in a step
-    block_size              k  tokens of one block
-    returns                 n  blocks, per rank
-
-    Source: vllm, v1/core/single_type_kv_cache_manager.py, SlidingWindowManager.remove_skipped_blocks.
-
-    >>> [
-    ...     window_steady_blocks(context_tokens=t, window=4096, num_speculative_tokens=0, block_size=16)
-    ...     for t in (17, 131_072)
-    ... ]
-    [2, 257]
-    """
-    most = window_decode_blocks(window=window, num_speculative_tokens=num_speculative_tokens, block_size=block_size)
-    return at_most(most, ceil_div(context_tokens, block_size))
-
-
 def chunk_admission_blocks(
     *, context_tokens: Count, chunk: Count, max_in_flight_tokens: Count, block_size: Count
 ) -> Count:

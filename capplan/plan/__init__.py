@@ -41,13 +41,11 @@ def plan(model: Model | None, asked: Deployment) -> Any:
 
     Raises Refused for an unknown chip or engine, a setting of the wrong kind or that the engine does not read.
     """
-    q, r = _resolved(model, asked)
-    return _at_longest(_make(q, r))
+    return _plan(model, asked, load_engine(asked.engine))
 
 
-def _question(model: Model | None, asked: Deployment) -> Question:
-    asked, engine = checked(asked), load_engine(asked.engine)
-    rules = rules_of(engine.rules)
+def _question(model: Model | None, asked: Deployment, engine: Engine) -> Question:
+    asked, rules = checked(asked), rules_of(engine.rules)
     _supported(model, asked, engine, rules)
     return Question(
         model=model,
@@ -55,40 +53,45 @@ def _question(model: Model | None, asked: Deployment) -> Question:
         engine=engine,
         rules=rules,
         place=rules.place(asked),
-        again=partial(_once, plan, _plan_once, model),
+        again=partial(_again, model),
         resolve_again=partial(_resolve_again, model),
     )
 
 
-def _resolve(model: Model | None, asked: Deployment) -> tuple[Question, Resolved]:
-    q = _question(model, asked)
+def _resolve(model: Model | None, asked: Deployment, engine: Engine) -> tuple[Question, Resolved]:
+    q = _question(model, asked, engine)
     return q, q.rules.resolve(model, q.asked, q.place, q.engine)
 
 
-_plan_once = lru_cache(maxsize=512)(plan)
+def _plan(model: Model | None, asked: Deployment, engine: Engine) -> Any:
+    q, r = _resolved(model, asked, engine)
+    return _at_longest(import_module(KINDS[q.rules.plans]).make(q, r))
+
+
+_plan_once = lru_cache(maxsize=512)(_plan)
 _resolve_once = lru_cache(maxsize=1024)(_resolve)
 
 
-def _once(make: Any, kept: Any, model: Model | None, asked: Deployment) -> Any:
+def _once(make: Any, kept: Any, model: Model | None, asked: Deployment, engine: Engine) -> Any:
     """What is made of a deployment, kept for the next time; of arrays, which have no hash, it is made anew."""
     try:
         hash(asked)
     except TypeError:
-        return make(model, asked)
-    return kept(model, asked)
+        return make(model, asked, engine)
+    return kept(model, asked, engine)
 
 
-def _resolved(model: Model | None, asked: Deployment) -> tuple[Question, Resolved]:
-    found: tuple[Question, Resolved] = _once(_resolve, _resolve_once, model, asked)
+def _resolved(model: Model | None, asked: Deployment, engine: Engine) -> tuple[Question, Resolved]:
+    found: tuple[Question, Resolved] = _once(_resolve, _resolve_once, model, asked, engine)
     return found
 
 
+def _again(model: Model | None, asked: Deployment) -> Any:
+    return _once(_plan, _plan_once, model, asked, load_engine(asked.engine))
+
+
 def _resolve_again(model: Model | None, asked: Deployment) -> Resolved:
-    return _resolved(model, asked)[1]
-
-
-def _make(q: Question, r: Resolved) -> Any:
-    return import_module(KINDS[q.rules.plans]).make(q, r)
+    return _resolved(model, asked, load_engine(asked.engine))[1]
 
 
 def _supported(model: Model | None, asked: Deployment, engine: Engine, rules: Rules) -> None:

@@ -8,12 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.laws.weights import (
-    absorbed_bytes,
-    block_scale_bytes,
     counter_buffer_bytes,
     experts_per_rank,
     matrix_bytes,
-    packed_row_scale_bytes,
     rotary_cache_bytes,
     share_per_rank,
     vocab_rows_per_rank,
@@ -88,65 +85,6 @@ def test_experts_of_the_fullest_rank(experts, ranks, fullest):
 
 def test_one_expert_too_many_makes_one_rank_fuller():
     assert [experts_per_rank(n_experts=n, expert_parallel_size=8) for n in (15, 16, 17)] == [2, 2, 3]
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns", "number", "total"),
-    [
-        # vllm 0.33.0, DeepSeek-V3 on H100 tp 8, the scales of:
-        (2112, 7168, 61, 232_288),  # fused_qkv_a_proj, whose last block of rows is half full
-        (3072, 1536, 61, 70_272),  # q_b_proj
-        (7168, 256, 58, 25_984),  # shared_experts.down_proj
-        (7168, 2048, 61, 218_624),  # o_proj
-    ],
-)
-def test_a_block_of_128_by_128_has_one_scale_of_four_bytes(rows, columns, number, total):
-    sizes = {"n_rows": rows, "n_columns": columns, "block_rows": 128, "block_columns": 128, "scale_bits": 32}
-    assert number * block_scale_bytes(**sizes) == total
-
-
-def test_groups_of_a_row_are_blocks_of_one_row():
-    # vllm 0.33.0, Llama-3.1-8B on H100, AWQ: 32 scales of gate_up_proj together, 2 bytes for 128 inputs
-    sizes = {"n_rows": 28_672, "n_columns": 4096, "block_rows": 1, "block_columns": 128, "scale_bits": 16}
-    assert 32 * block_scale_bytes(**sizes) == 58_720_256
-
-
-def test_a_block_begun_has_a_scale_of_its_own():
-    def scales(rows):
-        return block_scale_bytes(n_rows=rows, n_columns=128, block_rows=128, block_columns=128, scale_bits=32)
-
-    assert [scales(rows) for rows in (127, 128, 129)] == [4, 4, 8]
-
-
-@pytest.mark.parametrize(
-    ("rows", "columns", "number", "total"),
-    [
-        # vllm 0.33.0 on B200, the scales after loading of:
-        (2112, 7168, 61, 7_214_592),  # DeepSeek-V3 tp 8, fused_qkv_a_proj: 14 x 2,112 words
-        (7168, 2304, 3, 430_080),  # the same, down_proj: 18 blocks of columns in 5 words
-        (7168, 256, 58, 1_662_976),  # the same, shared_experts.down_proj: 2 in one word
-        (5120, 12_800, 64, 32_768_000),  # Qwen3-32B-FP8 tp 2, down_proj: 25 x 5,120 words
-    ],
-)
-def test_blackwell_packs_four_scales_of_each_row_in_a_word(rows, columns, number, total):
-    sizes = {"n_rows": rows, "n_columns": columns, "block_columns": 128, "scales_per_word": 4, "row_alignment": 4}
-    assert number * packed_row_scale_bytes(**sizes) == total
-
-
-def test_packed_scales_step_at_a_word_of_columns_and_at_four_rows():
-    def packed(rows, columns):
-        sizes = {"block_columns": 128, "scales_per_word": 4, "row_alignment": 4}
-        return packed_row_scale_bytes(n_rows=rows, n_columns=columns, **sizes)
-
-    assert [packed(4, columns) for columns in (511, 512, 513)] == [16, 16, 32]
-    assert [packed(rows, 128) for rows in (3, 4, 5)] == [16, 16, 32]
-
-
-def test_absorbed_copies_of_a_quantized_latent_projection():
-    # vllm 0.33.0, DeepSeek-V3 on H100 tp 8: 61 layers of 16 heads hold 255,852,544 bytes beside kv_b_proj
-    sizes = {"nope_dim": 128, "value_dim": 128, "latent_rank": 512, "act_bits": 16}
-    assert 61 * absorbed_bytes(n_heads=16, **sizes) == 255_852_544
-    assert absorbed_bytes(n_heads=128, **sizes) == 8 * absorbed_bytes(n_heads=16, **sizes)
 
 
 @pytest.mark.parametrize(

@@ -252,3 +252,9 @@ def test_a_change_gives_what_it_promised():
     change = state.changes()[0]
     state.say(**change.settings)
     assert state.plan.max_concurrency == change.plan.max_concurrency
+
+
+def test_what_holds_two_hundredths_more_is_worth_a_line_and_less_is_not():
+    # On an H100 a smaller sampler pass leaves 3.5 % more for the cache of Qwen3-8B, graphs that are left out 0.7 %.
+    offered = [change.settings for change in PlannerState("model=Qwen/Qwen3-8B").changes()]
+    assert offered == [{"kv_cache_dtype": "fp8"}, {"max_num_seqs": 256}]

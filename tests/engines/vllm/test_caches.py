@@ -1,4 +1,4 @@
-"""Layers in groups, and what a request holds of the pool, against the engine's own planning."""
+"""Caches of a model's layers in groups, and what a request holds of the pool, against the engine's own planning."""
 
 from dataclasses import replace
 
@@ -7,15 +7,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.engines.pool import Group, kv_groups, longest_length, n_batches, request_blocks, steady_blocks
+from capplan.engines.pool import Group, longest_length, n_batches, request_blocks, steady_blocks
 from capplan.hub import load_model
+from capplan.plan import plan
 from capplan.settings.deployment import Deployment
 
 IN_FLIGHT = 16_384
 
 
-def groups_of(name, *, kv_bits=16, block_size=16, **settings):
-    return kv_groups(load_model(name), Deployment(block_size=block_size, **settings), kv_bits)
+def groups_of(model, **settings):
+    """The groups of a plan on H200, where every kernel of these models runs as on H100."""
+    model = load_model(model) if isinstance(model, str) else model
+    return plan(model, Deployment(chip="h200", **settings)).kv_groups
 
 
 def shape(groups):
@@ -40,7 +43,8 @@ def test_latent_pages_do_not_shrink_with_ranks():
     for ranks in (8, 16):
         (group,) = groups_of("deepseek-ai/DeepSeek-V3", tensor_parallel_size=ranks)
         assert (group.spec, group.block_bytes) == ("MLAAttentionSpec", 1_124_352)
-    assert groups_of("deepseek-ai/DeepSeek-V3", kv_bits=8, block_size=64)[0].block_bytes == 2_248_704
+    fp8 = {"tensor_parallel_size": 8, "kv_cache_dtype": "fp8", "block_size": 64}
+    assert groups_of("deepseek-ai/DeepSeek-V3", **fp8)[0].block_bytes == 2_248_704
 
 
 def test_gemma_2_alternates_between_two_groups():
@@ -94,7 +98,7 @@ def test_a_kind_is_cut_into_groups_of_the_fewest_unless_the_most_is_near(sliding
         replace(window, layers=tuple(range(sliding))),
         replace(whole, layers=tuple(range(sliding, sliding + full))),
     )
-    groups = kv_groups(replace(gemma, attention=kinds), Deployment(block_size=16), 16)
+    groups = groups_of(replace(gemma, attention=kinds, n_layers=sliding + full))
     assert [len(g.layers) for g in groups] == sizes
     assert sorted(layer for g in groups for layer in g.layers) == list(range(sliding + full))
 
@@ -106,22 +110,19 @@ def test_a_kind_is_cut_into_groups_of_the_fewest_unless_the_most_is_near(sliding
         ("meta-llama/Meta-Llama-3.1-8B", {}, 131_072, 8192),
         ("google/gemma-2-9b-it", {}, 8192, 1025),
         ("google/gemma-3-1b-it", {}, 32_768, 8390),
-        ("google/gemma-3-1b-it", {"block_size": 32, "kv_bits": 8}, 8192, 1798),
+        ("google/gemma-3-1b-it", {"block_size": 32, "kv_cache_dtype": "fp8"}, 8192, 1798),
         ("mistralai/Mistral-7B-v0.1", {}, 32_768, 1281),
         ("deepseek-ai/DeepSeek-V3", {"tensor_parallel_size": 8, "decode_context_parallel_size": 8}, 163_840, 1280),
     ],
 )
 def test_a_request_needs_as_many_blocks_as_the_engine_says(name, settings, tokens, blocks):
-    d = Deployment(**{key: value for key, value in settings.items() if key not in ("block_size", "kv_bits")})
+    d = Deployment(**settings)
     assert request_blocks(groups_of(name, **settings), d, tokens, IN_FLIGHT) == blocks
 
 
-def test_steady_blocks_are_those_of_windows_and_of_the_others():
+def test_steady_decode_holds_a_window_and_all_that_full_layers_keep():
     groups, d = groups_of("google/gemma-2-9b-it"), Deployment()
-    windows, others = (steady_blocks(groups, d, 8192, windows=flag) for flag in (True, False))
-    assert (windows, others) == (4096 // 16 + 1, 8192 // 16)
-    assert steady_blocks(groups, d, 8192) == windows + others
-    assert steady_blocks(groups, d, 0) == 0
+    assert [steady_blocks(groups, d, t) for t in (0, 17, 8192)] == [0, 2 + 2, 4096 // 16 + 1 + 8192 // 16]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_steady_blocks_are_those_of_windows_and_of_the_others():
     ],
 )
 def test_the_longest_length_is_the_one_the_engine_names(name, settings, blocks, limit, longest):
-    d = Deployment(max_model_len=limit, **{k: v for k, v in settings.items() if k != "block_size"})
+    d = Deployment(max_model_len=limit, **settings)
     assert longest_length(groups_of(name, **settings), d, blocks, IN_FLIGHT) == longest
 
 
