@@ -269,8 +269,12 @@ def unread(d: Deployment, rules: str) -> tuple[str, ...]:
 
 def stated(d: Deployment) -> dict[str, Any]:
     """What a deployment says beyond the defaults of `Deployment`, in the fields' order."""
-    values = ((name, getattr(d, name), known.default) for name, known in SETTINGS.items())
-    return {name: value for name, value, default in values if value is not default and _differs(value, default)}
+    found = {}
+    for name, known in SETTINGS.items():
+        value, default = getattr(d, name), known.default
+        if value is not default and _differs(value, default):
+            found[name] = value
+    return found
 
 
 def _differs(value: Any, default: Any) -> bool:

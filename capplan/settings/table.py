@@ -150,7 +150,7 @@ class Setting:
         within = not len(value) or -most <= value.min() <= value.max() <= most
         if not within and ((value > most) | (value < -most)).any():
             raise Refused(
-                f"{self.name} has numbers beyond {most:,}, more than many at once are counted with; "
+                f"{self.name} has numbers beyond {most:,}, with which int64 would not hold every figure; "
                 "give smaller ones, or ask one by one"
             )
         return len(value)

@@ -14,7 +14,7 @@ from capplan.engines import release
 from capplan.engines.blis import own as blis_own
 from capplan.engines.blis.lines import captured_sizes, decode_ceiling
 from capplan.hub import load_model
-from capplan.plan import VERDICTS, plan
+from capplan.plan import VERDICTS, _plan_once, _resolve_once, plan
 from capplan.registry import Refused, RegistryError
 from capplan.settings.deployment import Deployment, from_mapping
 
@@ -247,7 +247,8 @@ def kernels_file(tmp_path, monkeypatch):
 def forget():
     for cached in (registry.registry_dir, registry._names, registry.load, registry.sources, release.load_engine):
         cached.cache_clear()
-    blis_own.own.cache_clear()
+    for cached in (blis_own.own, _plan_once, _resolve_once):
+        cached.cache_clear()
 
 
 CHARGED = ["workspace_bytes", "communicator_tp", "half_buffers_dense_tp", "activations_least_bytes", "graphs_"]
