@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 METHODS = {
     "code": "exact",
@@ -83,19 +85,26 @@ class Datum:
 class Table:
     """A TOML table that must be read whole: a key nobody asks for is an error."""
 
-    def __init__(self, file: str, data: Mapping[str, Any], path: str = "") -> None:
+    def __init__(
+        self, file: str, data: Mapping[str, Any], path: str = "", origins: Mapping[str, str] | None = None
+    ) -> None:
         self.file = file
         self.path = path
         self._data = data
+        self._origins = origins or {}
         self._read: set[str] = set()
 
     def _name(self, key: str) -> str:
         return f"{self.path}.{key}" if self.path else key
 
+    def _stands(self, key: str) -> str:
+        """The file in which a key stands: of a table merged out of several, the one that states it."""
+        return self._origins.get(self._name(key), self.file)
+
     def fail(self, key: str, says: str) -> RegistryError:
         """The error for a key of this table."""
-        file = self.file if self.file.startswith("/") else f"registry/{self.file}"
-        return RegistryError(f"{file}: {self._name(key)} {says}")
+        file = self._stands(key)
+        return RegistryError(f"{file if file.startswith('/') else f'registry/{file}'}: {self._name(key)} {says}")
 
     def __contains__(self, key: str) -> bool:
         return key in self._data
@@ -151,14 +160,30 @@ class Table:
     def table(self, key: str, default: Any = ...) -> Any:
         """A table inside this one."""
         value = self.get(key, dict, "a table", default)
-        return Table(self.file, value, self._name(key)) if isinstance(value, dict) else value
+        if not isinstance(value, dict):
+            return value
+        return Table(self._stands(key), value, self._name(key), self._origins)
+
+    def rows(self, key: str) -> dict[str, Table]:
+        """The tables inside a table, each by its name; none where the key is not there."""
+        table = self.table(key, None)
+        found = {name: table.table(name) for name in table} if table is not None else {}
+        return found
+
+    def numbers(self, key: str) -> tuple[int, ...]:
+        """A list of whole numbers, empty where the key is not there."""
+        value = self.get(key, list, "a list of whole numbers", [])
+        if not all(type(v) is int for v in value):
+            raise self.fail(key, f"is {value!r}; it must be a list of whole numbers")
+        return tuple(value)
 
     def tables(self, key: str, default: Any = ...) -> Any:
         """A list of tables."""
         value = self.get(key, list, "a list of tables", default)
         if not all(isinstance(v, dict) for v in value):
             raise self.fail(key, f"is {value!r}; it must be a list of tables")
-        return [Table(self.file, v, f"{self._name(key)}[{i}]") for i, v in enumerate(value)]
+        file = self._stands(key)
+        return [Table(file, v, f"{self._name(key)}[{i}]", self._origins) for i, v in enumerate(value)]
 
     def raw(self, key: str, default: Any = ...) -> Any:
         """Anything TOML can say."""
@@ -199,7 +224,7 @@ class Table:
         table.done()
         return Datum(
             key=table.path,
-            file=self.file,
+            file=table.file,
             value=value,
             low=low,
             high=high,
@@ -233,23 +258,37 @@ def registry_dir() -> Path:
 
 def names(kind: str) -> tuple[str, ...]:
     """The names of one kind of thing (chips, models, engines, families), in order."""
-    return _names(kind)
+    return tuple(_files(kind))
 
 
 @lru_cache(maxsize=16)
-def _names(kind: str) -> tuple[str, ...]:
+def _files(kind: str) -> dict[str, str]:
+    """The file of each thing of a kind; releases may stand in a folder: vllm/0.33.0.toml is vllm-0.33.0."""
     folder = registry_dir() / kind
-    return tuple(sorted(path.stem.replace("__", "/") for path in folder.glob("*.toml")))
+    found = {path.stem.replace("__", "/"): f"{kind}/{path.name}" for path in folder.glob("*.toml")}
+    for path in folder.glob("*/[0-9]*.toml"):
+        found[f"{path.parent.name}-{path.stem}"] = f"{kind}/{path.parent.name}/{path.name}"
+    return dict(sorted(found.items()))
 
 
-@lru_cache(maxsize=256)
+def file_of(kind: str, name: str) -> str:
+    """The file of one thing, below the registry's folder."""
+    return _files(kind).get(name, f"{kind}/{name.replace('/', '__')}.toml")
+
+
 def load(kind: str, name: str) -> dict[str, Any]:
-    """The parsed file of one thing.
+    """What the file of one thing says, with what it takes from another (`like`).
 
     Raises RegistryError where there is none, or where it is no TOML.
     """
-    file = f"{kind}/{name.replace('/', '__')}.toml"
-    return _parse(file)
+    return _whole(kind, file_of(kind, name))[0]
+
+
+def open_table(kind: str, name: str) -> Table:
+    """One thing's file, to be read whole."""
+    file = file_of(kind, name)
+    data, origins = _whole(kind, file)
+    return Table(file, data, origins=origins)
 
 
 def _parse(file: str) -> dict[str, Any]:
@@ -262,9 +301,172 @@ def _parse(file: str) -> dict[str, Any]:
         raise RegistryError(f"registry/{file} is not TOML: {error}") from None
 
 
-def open_table(kind: str, name: str) -> Table:
-    """One thing's file, to be read whole."""
-    return Table(f"{kind}/{name.replace('/', '__')}.toml", load(kind, name))
+# A file of differences
+
+DATA = ("defaults", "constants", "estimates", "behaviours")
+"""Tables of data: what such a table says of `method`, `source`, `where` or `class` holds for each that says no method."""
+
+SHARED = ("backends", "experts_kernels", "layouts", "flags")
+"""Tables that may be a text: the name of the file that several share."""
+
+Origins = dict[str, str]
+"""The file of each key, by its path, that stands in another file than the table round it."""
+
+
+@lru_cache(maxsize=256)
+def _whole(kind: str, file: str, above: tuple[str, ...] = ()) -> tuple[dict[str, Any], Origins]:
+    """A file's table, merged into those that it is like, and what of it stands elsewhere.
+
+    A file, or one of its tables, says `like = "<other>"`, and then only what differs: a datum whole, a table key by
+    key, a row, which is a table by name, likewise. A new row may stand `before` another; `without` lists what is left
+    out; a list of words becomes another by a table of words that it is `with` and `without`.
+    """
+    if file in above:
+        raise RegistryError(f"registry/{file}: like leads back to this file, over {', '.join(above)}")
+    data, origins = _parse(file), Origins()
+    for key in DATA:
+        if isinstance(data.get(key), dict):
+            data[key] = _spread(data[key])
+
+    def base(other: Any, key: str) -> tuple[dict[str, Any], Origins, str]:
+        wanted = file_of(kind, str(other))
+        if not (registry_dir() / wanted).is_file():
+            parts = (registry_dir() / kind).glob("*/*.toml")
+            known = [*names(kind), *(f"{part.parent.name}/{part.stem}" for part in parts)]
+            raise RegistryError(f"registry/{file}: {key} is {other!r}; {closest(str(other), known)}")
+        found, theirs = _whole(kind, wanted, (*above, file))
+        return found, dict(theirs), wanted
+
+    replaced = set()
+    for key, value in data.items():
+        other = value.get("like") if isinstance(value, dict) else value if key in SHARED else None
+        if isinstance(other, str):
+            found, theirs, where = base(other, key)
+            own = {k: v for k, v in value.items() if k != "like"} if isinstance(value, dict) else {}
+            theirs = {path: stands for path, stands in theirs.items() if path.startswith(f"{key}.")}
+            if not isinstance(found.get(key), dict):
+                raise RegistryError(f"registry/{file}: {key} is {other!r}, a file that has no {key}")
+            data[key] = _merged(found[key], own, key, (file, where), theirs)
+            origins |= theirs
+            replaced.add(key)
+    if "like" not in data:
+        return data, origins
+    found, theirs, where = base(data["like"], "like")
+    own = {key: value for key, value in data.items() if key != "like" and key not in replaced}
+    whole = _merged(found, own, "", (file, where), theirs)
+    kept = {path: stands for path, stands in theirs.items() if path.partition(".")[0] not in replaced}
+    return whole | {key: data[key] for key in replaced}, kept | origins
+
+
+def _spread(table: dict[str, Any]) -> dict[str, Any]:
+    """A table of data in which each says its own origin; of a class, the key is the place."""
+    shared = {key: table[key] for key in ("method", "source", "where") if isinstance(table.get(key), str)}
+    of = table.get("class")
+    if "method" not in shared:
+        return table
+    found = {}
+    for key, value in table.items():
+        if key in shared or key == "class":
+            continue
+        datum = value if isinstance(value, dict) else {"value": value}
+        if "method" not in datum:
+            place = {"where": f"{of}.{key}"} if isinstance(of, str) else {}
+            datum = {**shared, **place, **datum} if "source" not in datum else {"method": shared["method"], **datum}
+        found[key] = datum
+    return found
+
+
+def _merged(
+    base: Mapping[str, Any], own: Mapping[str, Any], path: str, files: tuple[str, str], origins: Origins
+) -> dict[str, Any]:
+    """A table with the differences of another; `files` are the other's and its own, `origins` those of its keys."""
+    file, theirs = files
+    found = dict(base)
+
+    def known(key: str, word: Any) -> Any:
+        if word not in base:
+            raise RegistryError(f"registry/{file}: {path}.{key} names {word!r}; {closest(str(word), list(base))}")
+        return word
+
+    for word in own.get("without", ()):
+        del found[known("without", word)]
+    for key, value in own.items():
+        place = f"{path}.{key}" if path else key
+        under = base.get(key)
+        if key == "without":
+            continue
+        if isinstance(value, dict) and isinstance(under, dict) and "value" not in under and "value" not in value:
+            found[key] = _merged(under, value, place, (file, origins.pop(place, theirs)), origins)
+            continue
+        if isinstance(value, dict) and isinstance(under, list) and value.keys() <= {"with", "without"}:
+            gone = value.get("without", [])
+            if set(gone) - set(under):
+                raise RegistryError(f"registry/{file}: {place}.without names what is not there: {', '.join(gone)}")
+            value = [*(word for word in under if word not in gone), *value.get("with", [])]
+        for stale in [p for p in origins if p == place or p.startswith(f"{place}.")]:
+            del origins[stale]
+        found[key] = value
+        if isinstance(value, dict) and "before" in value:
+            found[key] = {k: v for k, v in value.items() if k != "before"}
+            after = list(base)[list(base).index(known(f"{key}.before", value["before"])) :]
+            found |= {later: found.pop(later) for later in after if later in found and later != key}
+    for key in base:
+        if key not in own and key in found:
+            origins.setdefault(f"{path}.{key}" if path else key, theirs)
+    return found
+
+
+# Records out of tables
+
+
+def read_by(reader: Callable[[Table, str, Any], Any], default: Any = MISSING) -> Any:
+    """A field of a record that a function reads: of the table, the key and the default (`...` where there is none)."""
+    return field(metadata={"reader": reader}) if default is MISSING else field(default=default, metadata={"reader": reader})
+
+
+def one_of(*words: str, default: Any = MISSING) -> Any:
+    """A field that is one of some words."""
+    return read_by(lambda table, key, none: table.word(key, words, none), default)
+
+
+READERS: dict[str, Callable[[Table, str, Any], Any]] = {
+    "str": Table.text,
+    "int": Table.count,
+    "bool": Table.flag,
+    "tuple[str, ...]": Table.words,
+    "tuple[int, ...]": lambda table, key, default: table.numbers(key),
+    "Mapping[str, str]": lambda table, key, default: {k: r for k, r in _texts(table, key)},
+}
+"""How a field is read out of a table, by its annotation; `| None` says that it may be left out."""
+
+
+def _texts(table: Table, key: str) -> list[tuple[str, str]]:
+    inner = table.table(key, None)
+    found = [(word, inner.text(word)) for word in inner] if inner is not None else []
+    if inner is not None:
+        inner.done()
+    return found
+
+
+def read_fields(kind: type, table: Table, readers: Mapping[str, Any] | None = None, skip: Sequence[str] = ()) -> Any:
+    """The fields of a record as a table has them: by their annotations, or as the field says itself."""
+    found = {}
+    known = {**READERS, **(readers or {})}
+    for f in fields(kind):
+        if f.name not in skip:
+            read = f.metadata.get("reader") or known[str(f.type).removesuffix(" | None")]
+            found[f.name] = read(table, f.name, f.default if f.default is not MISSING else ...)
+    return found
+
+
+def read_record(kind: type[T], table: Table, readers: Mapping[str, Any] | None = None, **given: Any) -> T:
+    """A record out of a table that holds nothing else; `given` are the fields that stand elsewhere.
+
+    Raises RegistryError for a key that is missing, of another kind, or unknown.
+    """
+    found = read_fields(kind, table, readers, tuple(given))
+    table.done()
+    return kind(**given, **found)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
