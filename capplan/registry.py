@@ -170,6 +170,11 @@ class Table:
         found = {name: table.table(name) for name in table} if table is not None else {}
         return found
 
+    def texts(self, key: str) -> dict[str, str]:
+        """A table of texts, empty where the key is not there."""
+        table = self.table(key, None)
+        return {word: table.text(word) for word in table} if table is not None else {}
+
     def numbers(self, key: str) -> tuple[int, ...]:
         """A list of whole numbers, empty where the key is not there."""
         value = self.get(key, list, "a list of whole numbers", [])
@@ -304,7 +309,7 @@ def _parse(file: str) -> dict[str, Any]:
 # A file of differences
 
 DATA = ("defaults", "constants", "estimates", "behaviours")
-"""Tables of data: what such a table says of `method`, `source`, `where` or `class` holds for each that says no method."""
+"""Tables of data: what one says of `method`, `source`, `where` or `class` holds for each datum that says no method."""
 
 SHARED = ("backends", "experts_kernels", "layouts", "flags")
 """Tables that may be a text: the name of the file that several share."""
@@ -329,7 +334,7 @@ def _whole(kind: str, file: str, above: tuple[str, ...] = ()) -> tuple[dict[str,
             data[key] = _spread(data[key])
 
     def base(other: Any, key: str) -> tuple[dict[str, Any], Origins, str]:
-        wanted = file_of(kind, str(other))
+        wanted = f"{kind}/{other}.toml" if "/" in str(other) else file_of(kind, str(other))
         if not (registry_dir() / wanted).is_file():
             parts = (registry_dir() / kind).glob("*/*.toml")
             known = [*names(kind), *(f"{part.parent.name}/{part.stem}" for part in parts)]
@@ -421,7 +426,11 @@ def _merged(
 
 def read_by(reader: Callable[[Table, str, Any], Any], default: Any = MISSING) -> Any:
     """A field of a record that a function reads: of the table, the key and the default (`...` where there is none)."""
-    return field(metadata={"reader": reader}) if default is MISSING else field(default=default, metadata={"reader": reader})
+    return (
+        field(metadata={"reader": reader})
+        if default is MISSING
+        else field(default=default, metadata={"reader": reader})
+    )
 
 
 def one_of(*words: str, default: Any = MISSING) -> Any:
@@ -435,17 +444,9 @@ READERS: dict[str, Callable[[Table, str, Any], Any]] = {
     "bool": Table.flag,
     "tuple[str, ...]": Table.words,
     "tuple[int, ...]": lambda table, key, default: table.numbers(key),
-    "Mapping[str, str]": lambda table, key, default: {k: r for k, r in _texts(table, key)},
+    "Mapping[str, str]": lambda table, key, default: table.texts(key),
 }
 """How a field is read out of a table, by its annotation; `| None` says that it may be left out."""
-
-
-def _texts(table: Table, key: str) -> list[tuple[str, str]]:
-    inner = table.table(key, None)
-    found = [(word, inner.text(word)) for word in inner] if inner is not None else []
-    if inner is not None:
-        inner.done()
-    return found
 
 
 def read_fields(kind: type, table: Table, readers: Mapping[str, Any] | None = None, skip: Sequence[str] = ()) -> Any:
@@ -455,7 +456,8 @@ def read_fields(kind: type, table: Table, readers: Mapping[str, Any] | None = No
     for f in fields(kind):
         if f.name not in skip:
             read = f.metadata.get("reader") or known[str(f.type).removesuffix(" | None")]
-            found[f.name] = read(table, f.name, f.default if f.default is not MISSING else ...)
+            default = f.default if f.default is not MISSING else f.metadata.get("otherwise", ...)
+            found[f.name] = read(table, f.name, default)
     return found
 
 

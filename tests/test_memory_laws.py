@@ -220,7 +220,7 @@ SIZES = ("inner", "n_groups", "n_heads", "head_dim", "state_size", "conv_kernel"
 def check_state(case) -> None:
     s = case["state"]
     state = StatedState(
-        kind="mamba2",
+        law="mamba2",
         layers=(0,),
         sizes={name: s[name] for name in SIZES},
         conv_bits=s["conv_bits"],
@@ -239,10 +239,10 @@ def check_stored_state(case) -> None:
     for head_dim, wanted in ((None, "bytes"), (64, "bytes_with_head_dim_64")):
         # An unstated width is the state's size in the stored kernel.
         full = {**sizes, "head_dim": head_dim or s["state_size"]}
-        state = StatedState(kind="mamba2", layers=(0,), sizes=full, conv_bits=32, temporal_bits=32, datum=None)
+        state = StatedState(law="mamba2", layers=(0,), sizes=full, conv_bits=32, temporal_bits=32, datum=None)
         assert state_bytes(state, d, splits=False) == s[wanted]
     engine = StatedState(
-        kind="mamba2", layers=(0,), sizes={**sizes, "head_dim": 64}, conv_bits=16, temporal_bits=32, datum=None
+        law="mamba2", layers=(0,), sizes={**sizes, "head_dim": 64}, conv_bits=16, temporal_bits=32, datum=None
     )
     assert state_bytes(engine, Deployment()) == 8_499_200 == 55_296 * 2 + 256 * 64 * 128 * 4
 

@@ -13,12 +13,13 @@ from capplan.hub import load_model
 from capplan.model import architectures, load_family
 from capplan.model.facts import known_models
 from capplan.model.parts import load_part
-from capplan.registry import KINDS, METHODS, Refused, RegistryError, Table, closest, load_chip, names, sources
+from capplan.registry import KINDS, METHODS, Refused, RegistryError, Table, closest, file_of, load_chip, names, sources
 from capplan.units import GIB
 
 REGISTRY = Path(__file__).resolve().parents[1] / "registry"
 FILES = sorted(path.relative_to(REGISTRY).as_posix() for path in REGISTRY.rglob("*.toml"))
 QUOTING = [file for file in FILES if file != "sources.toml"]
+SHARED = [file for file in FILES if file.count("/") > 1 and not file.rpartition("/")[2][0].isdigit()]
 LOADERS = {
     "chips": load_chip,
     "engines": load_engine,
@@ -45,11 +46,20 @@ def parsed(file):
     return tomllib.loads((REGISTRY / file).read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("file", QUOTING)
+@pytest.mark.parametrize("file", [file for file in QUOTING if file not in SHARED])
 def test_a_file_loads_whole_under_its_own_name(file):
     kind, _, rest = file.partition("/")
     name = rest.removesuffix(".toml").replace("__", "/")
+    name = name.replace("/", "-") if kind == "engines" else name
     assert LOADERS[kind](name).name == parsed(file)["name"] == name
+    assert file_of(kind, name) == file
+
+
+@pytest.mark.parametrize("file", SHARED)
+def test_a_shared_file_is_named_by_an_engine(file):
+    name = file.partition("/")[2].removesuffix(".toml")
+    said = [value for other in QUOTING for value in parsed(other).values()]
+    assert name in [value.get("like") if isinstance(value, dict) else value for value in said]
 
 
 def test_every_source_has_a_title_and_a_kind():
@@ -59,13 +69,16 @@ def test_every_source_has_a_title_and_a_kind():
 
 @pytest.mark.parametrize("file", QUOTING)
 def test_every_number_has_a_method_and_an_origin(file):
-    for path, table in tables(parsed(file)):
+    whole = parsed(file)
+    for path, table in tables(whole):
         if "value" in table:
+            # A table of data may say the method and the source of all that say none.
+            table = {**whole[path.partition(".")[0]], **table} if "method" not in table else table
             assert table["method"] in METHODS, path
-            assert ("source" in table and "where" in table) or "why" in table, path
+            assert ("source" in table and ("where" in table or "class" in table)) or "why" in table, path
         if isinstance(table.get("source"), str):
             assert table["source"] in sources(), path
-            assert table["where"].strip(), path
+            assert "where" not in table or table["where"].strip(), path
 
 
 def test_every_source_is_quoted_by_somebody():
@@ -198,7 +211,7 @@ def shelf(tmp_path, monkeypatch):
     def put(**files):
         for file, text in files.items():
             path = tmp_path / (file.replace("__", "/", 1) + ".toml")
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         forget()
 
@@ -309,33 +322,96 @@ def test_a_broken_model_file_names_file_key_and_what_is_allowed(shelf, change, t
     assert says in str(error.value)
 
 
+ENGINE = {
+    file: (REGISTRY / f"engines/vllm/{file}.toml").read_text() for file in ("0.33.0", "flags", "kernels", "layouts")
+}
+LISTED = (REGISTRY / "sources.toml").read_text()
+
+
+def put_engine(shelf, **more):
+    """The engine's files on a shelf, and more."""
+    engine = {f"engines__vllm/{file}": text for file, text in {**ENGINE, **more.pop("changed", {})}.items()}
+    shelf(sources=LISTED, **engine, **{f"engines__{name}": text for name, text in more.items()})
+
+
 @pytest.mark.parametrize(
-    ("change", "to", "says"),
+    ("file", "change", "to", "says"),
     [
-        ('rules = "vllm"', 'rules = "sglang"', "rules is 'sglang'; it must be one of vllm"),
-        ('title = "vLLM 0.33.0"', "", "title is missing"),
-        ("least_device_bytes = 0", "least_device_bytes = -1", "batch_defaults[2].least_device_bytes is -1; it must be"),
-        ('skips = ["a100", "gb10"]', "skips = [1]", "batch_defaults[1].skips is [1]; it must be a list of texts"),
-        ("latent = false", "latent = 0", "backends[0].latent is 0; it must be true or false"),
-        ("block_multiple = 16", "block_multipel = 16", "backends[0].block_multiple is missing"),
+        ("0.33.0", 'rules = "vllm"', 'rules = "sglang"', "rules is 'sglang'; it must be one of vllm"),
+        ("0.33.0", 'title = "vLLM 0.33.0"', "", "title is missing"),
         (
+            "0.33.0",
+            "least_device_bytes = 0",
+            "least_device_bytes = -1",
+            "batch_defaults.any.least_device_bytes is -1; it must be",
+        ),
+        (
+            "0.33.0",
+            'skips = ["a100", "gb10"]',
+            "skips = [1]",
+            "batch_defaults.from-70-gib.skips is [1]; it must be a list of texts",
+        ),
+        ("kernels", "latent = true", "latent = 0", "backends.flash-attn-mla-9.latent is 0; it must be true or false"),
+        ("kernels", "block_multiple = 16", "block_multipel = 16", "backends.flash-attn-9.block_multiple is missing"),
+        (
+            "kernels",
             "head_dims = [64",
             'head_dims = ["64"',
-            "backends[8].head_dims is ['64', 128, 256, 512]; it must be a list of",
+            "backends.flashinfer-8-9-12.head_dims is ['64', 128, 256, 512]; it must be a list of",
         ),
-        ('workspace = "padded"', 'workspace = "some"', "experts_kernels[0].workspace is 'some'; it must be one of two"),
-        ('of = "linear"', 'of = "rows"', "layouts[0].of is 'rows'; it must be one of"),
-        ("[flags]", "[flags]\nmore = 1", "flags.more is not a key that capplan knows here"),
-        ("low = 6", "low = 60", "estimates.bytes_per_logit.low 60, value 14 and high 18 must not fall"),
+        (
+            "kernels",
+            'workspace = "padded"',
+            'workspace = "some"',
+            "experts_kernels.deep-gemm.workspace is 'some'; it must be one of two",
+        ),
+        ("layouts", 'of = "linear"', 'of = "rows"', "layouts.fp8-linear-cutlass.of is 'rows'; it must be one of"),
+        # a word of a formula that nobody gives, and what is no formula
+        (
+            "layouts",
+            'weight = "up(rows, 16), up(columns, 16) @ 8"',
+            'weight = "up(rows, 16), up(colums, 16) @ 8"',
+            "layouts.fp8-linear-cutlass.weight is 'up(colums, 16)', where nobody gives 'colums'; the closest",
+        ),
+        (
+            "layouts",
+            "padded // group @ activations",
+            "paded // group @ activations",
+            "layouts.awq-linear-marlin.more is 'paded // group', where nobody gives 'paded'",
+        ),
+        (
+            "layouts",
+            'when = "columns % group == 0"',
+            'when = "inner % group == 0"',
+            "layouts.awq-linear-marlin.when is 'inner % group == 0', where nobody gives 'inner'",
+        ),
+        (
+            "layouts",
+            '"scale: 1 @ 32"',
+            '"scale: 1"',
+            "layouts.fp8-linear-cutlass.more is 'scale: 1'; it must",
+        ),
+        ("flags", "[flags]", "[flags]\nmore = 1", "flags.more is not a key that capplan knows here"),
+        (
+            "0.33.0",
+            "bytes_per_logit.low = 6",
+            "bytes_per_logit.low = 60",
+            "estimates.bytes_per_logit.low 60, value 14 and high 18 must not fall",
+        ),
+        (
+            "0.33.0",
+            "[defaults]",
+            "[behaviours]\nsampler = 5\n[defaults]",
+            "behaviours.sampler is 5; it must be",
+        ),
     ],
 )
-def test_a_broken_engine_file_names_file_key_and_what_is_allowed(shelf, change, to, says):
-    text, listed = ((REGISTRY / file).read_text() for file in ("engines/vllm-0.33.0.toml", "sources.toml"))
-    assert change in text
-    shelf(sources=listed, **{"engines__vllm-0.33.0": text.replace(change, to, 1)})
+def test_a_broken_engine_file_names_file_key_and_what_is_allowed(shelf, file, change, to, says):
+    assert change in ENGINE[file]
+    put_engine(shelf, changed={file: ENGINE[file].replace(change, to, 1)})
     with pytest.raises(RegistryError) as error:
         load_engine("vllm-0.33.0")
-    assert str(error.value).startswith("registry/engines/vllm-0.33.0.toml: ")
+    assert str(error.value).startswith(f"registry/engines/vllm/{file}.toml: ")
     assert says in str(error.value)
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from capplan.model.states import STATES
 from capplan.registry import Datum, Table
 
 ANY = "any"
@@ -13,9 +14,6 @@ ANY = "any"
 
 LAYOUTS = ("block-outermost", "layer-outermost")
 """How the backend lays out the pool: pages of several sizes may share a block only where blocks lie outermost."""
-
-STATES = ("mamba2", "gated-delta-net", "kda")
-"""Kinds of recurrent states that have a law."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,9 +75,9 @@ class StoredFormat:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatedState:
-    """The recurrent state of some layers, by the sizes that its kind has."""
+    """The recurrent state of some layers: its law, and what that takes."""
 
-    kind: str
+    law: str
     layers: tuple[int, ...]
     sizes: Mapping[str, int]
     conv_bits: int
@@ -87,7 +85,7 @@ class StatedState:
     datum: Datum
 
     def __hash__(self) -> int:
-        return hash((self.kind, self.layers))
+        return hash((self.law, self.layers))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -131,13 +129,6 @@ BUFFERS = (
     "act_bits",
 )
 """Numbers that the buffers of a sparse latent model follow from."""
-
-STATE_SIZES = {
-    "mamba2": ("inner", "n_groups", "n_heads", "head_dim", "state_size", "conv_kernel"),
-    "gated-delta-net": ("n_k_heads", "k_head_dim", "n_v_heads", "v_head_dim", "conv_kernel"),
-    "kda": ("value_width", "key_width", "n_heads", "head_dim", "conv_kernel"),
-}
-"""Numbers that each kind of recurrent state follows from."""
 
 
 def read_caches(table: Table, n_layers: int) -> Caches:
@@ -199,7 +190,7 @@ def _rows(table: Table, key: str) -> list[Table]:
     """A list of tables, each named by its place, its name and its layers, so that an error finds it."""
     found = []
     for row in table.tables(key, []):
-        name, layers = row.raw("name", row.raw("kind", "")), row.raw("layers", [])
+        name, layers = row.raw("name", row.raw("law", row.raw("kind", ""))), row.raw("layers", [])
         row.path = f"{row.path} ({name}, layers {', '.join(map(str, layers)) if isinstance(layers, list) else layers})"
         found.append(row)
     return found
@@ -239,11 +230,11 @@ def _owned(row: Table, n_layers: int) -> StatedCache:
 
 
 def _state(row: Table, n_layers: int) -> StatedState:
-    kind = row.word("kind", STATES)
+    law = row.word("law" if "law" in row else "kind", tuple(STATES))
     found = StatedState(
-        kind=kind,
+        law=law,
         layers=_layers(row, "layers", n_layers, drafter=False),
-        sizes={key: _positive(row, key) for key in STATE_SIZES[kind]},
+        sizes={key: _positive(row, key) for key in STATES[law].sizes},
         conv_bits=_positive(row, "conv_bits"),
         temporal_bits=_positive(row, "temporal_bits"),
         datum=_statement(row),
