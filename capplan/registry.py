@@ -9,7 +9,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -449,12 +449,14 @@ READERS: dict[str, Callable[[Table, str, Any], Any]] = {
 """How a field is read out of a table, by its annotation; `| None` says that it may be left out."""
 
 
-def read_fields(kind: type, table: Table, readers: Mapping[str, Any] | None = None, skip: Sequence[str] = ()) -> Any:
-    """The fields of a record as a table has them: by their annotations, or as the field says itself."""
+def read_fields(
+    kind: type, table: Table, readers: Mapping[str, Any] | None = None, only: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Some fields of a record, or all, as a table has them: by their annotations, or as the field says itself."""
     found = {}
     known = {**READERS, **(readers or {})}
     for f in fields(kind):
-        if f.name not in skip:
+        if only is None or f.name in only:
             read = f.metadata.get("reader") or known[str(f.type).removesuffix(" | None")]
             default = f.default if f.default is not MISSING else f.metadata.get("otherwise", ...)
             found[f.name] = read(table, f.name, default)
@@ -466,7 +468,7 @@ def read_record(kind: type[T], table: Table, readers: Mapping[str, Any] | None =
 
     Raises RegistryError for a key that is missing, of another kind, or unknown.
     """
-    found = read_fields(kind, table, readers, tuple(given))
+    found = read_fields(kind, table, readers, [f.name for f in fields(cast(Any, kind)) if f.name not in given])
     table.done()
     return kind(**given, **found)
 

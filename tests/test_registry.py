@@ -415,6 +415,202 @@ def test_a_broken_engine_file_names_file_key_and_what_is_allowed(shelf, file, ch
     assert says in str(error.value)
 
 
+NEXT = """
+name = "vllm-0.34.0"
+title = "vLLM 0.34.0"
+like = "vllm-0.33.0"
+"""
+
+
+def test_a_release_that_says_nothing_more_is_the_one_that_it_is_like(shelf):
+    put_engine(shelf, **{"vllm/0.34.0": NEXT})
+    assert names("engines") == ("vllm-0.33.0", "vllm-0.34.0")
+    old, new = load_engine("vllm-0.33.0"), load_engine("vllm-0.34.0")
+    assert (new.name, new.title, new.rules) == ("vllm-0.34.0", "vLLM 0.34.0", "vllm")
+    assert (new.backends, new.layouts, new.no_effect) == (old.backends, old.layouts, old.no_effect)
+    assert new.defaults == old.defaults and new.estimates == old.estimates
+    # what nobody said again keeps the file in which it stands
+    assert new.constants["vocab_padding"].file == "engines/vllm/0.33.0.toml"
+
+
+DIFFERS = """
+[constants]
+method = "code"
+source = "startup-logs"
+vocab_padding = { value = 128, where = "line 1" }
+
+[backends]
+without = ["triton-attn-7-80-86"]
+flash-attn-9 = { block_multiple = 32 }
+new = { before = "flashinfer-10", name = "N", capabilities = [], block_multiple = 8, kv_cache_dtypes = [], where = "-" }
+
+[flags]
+no_effect = { with = ["new-flag"], without = ["seed"] }
+
+[layouts.awq-linear-machete]
+when = "columns % 64 == 0"
+"""
+
+
+def test_a_difference_replaces_a_datum_extends_a_row_and_leaves_one_out(shelf):
+    put_engine(shelf, **{"vllm/0.34.0": NEXT + DIFFERS, "vllm/0.35.0": NEXT.replace("4", "5").replace("33", "34")})
+    old = load_engine("vllm-0.33.0")
+    for name in ("vllm-0.34.0", "vllm-0.35.0"):
+        new = load_engine(name)
+        padding = new.constants["vocab_padding"]
+        assert (padding.value, padding.source, padding.file) == (128, "startup-logs", "engines/vllm/0.34.0.toml")
+        assert new.constants["attention_scalars"] == old.constants["attention_scalars"]
+        assert list(new.constants) == list(old.constants)
+        found = [b.name for b in new.backends]
+        assert len(found) == len(old.backends) and found.count("TRITON_ATTN") == 1
+        assert found[found.index("N") + 1] == "FLASHINFER" and found[found.index("N") - 1] == "FLASHINFER"
+        assert new.backends[0].block_multiple == 32 and new.backends[0].where == old.backends[0].where
+        assert "new-flag" in new.no_effect and "seed" not in new.no_effect
+        machete = next(row for row in new.layouts if row.name == "awq-linear-machete")
+        assert machete.when.text == "columns % 64 == 0" and machete.kernel == "Machete"
+
+
+@pytest.mark.parametrize(
+    ("more", "file", "says"),
+    [
+        # each is said of the file in which it stands
+        (
+            "[constants]\nvocab_padding.value = 1\nvocab_padding.why = 'x'",
+            "0.34.0",
+            "constants.vocab_padding.method is",
+        ),
+        ("[backends.flash-attn-9]\nsinks = 'some'", "0.34.0", "backends.flash-attn-9.sinks is 'some'"),
+        ("[backends]\nwithout = ['flash-attn-99']", "0.34.0", "backends.without names 'flash-attn-99'; the closest"),
+        ("[backends.new]\nbefore = 'flash'", "0.34.0", "backends.new.before names 'flash'; the closest"),
+        (
+            "[flags]\nno_effect = { without = ['sed'] }",
+            "0.34.0",
+            "flags.no_effect.without names what is not there: sed",
+        ),
+        ("[backends.flash-attn-10]\nwhen = 1", "0.34.0", "backends.flash-attn-10.when is not a key"),
+    ],
+)
+def test_a_wrong_difference_is_said_of_its_own_file(shelf, more, file, says):
+    put_engine(shelf, **{"vllm/0.34.0": f"{NEXT}\n{more}\n"})
+    with pytest.raises(RegistryError) as error:
+        load_engine("vllm-0.34.0")
+    assert str(error.value).startswith(f"registry/engines/vllm/{file}.toml: {says}")
+
+
+def test_what_is_wrong_in_the_file_that_another_is_like_is_said_of_that_one(shelf):
+    wrong = ENGINE["kernels"].replace('sinks = "kept"', 'sinks = "some"', 1)
+    put_engine(shelf, changed={"kernels": wrong}, **{"vllm/0.34.0": NEXT})
+    with pytest.raises(RegistryError, match=r"^registry/engines/vllm/kernels\.toml: backends\.flash-attn-9\.sinks is"):
+        load_engine("vllm-0.34.0")
+
+
+@pytest.mark.parametrize(
+    ("like", "says"),
+    [
+        ("vllm-0.3.0", "like is 'vllm-0.3.0'; the closest"),
+        ("vllm-0.34.0", "like leads back to this file"),
+    ],
+)
+def test_a_file_is_like_another_that_there_is(shelf, like, says):
+    put_engine(shelf, **{"vllm/0.34.0": NEXT.replace("vllm-0.33.0", like)})
+    with pytest.raises(RegistryError, match=re.escape(f"registry/engines/vllm/0.34.0.toml: {says}")):
+        load_engine("vllm-0.34.0")
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ("smapler = 'free'", "behaviours.smapler is no behaviour that capplan knows; the closest are sampler"),
+        ("sampler = 'fre'", "behaviours.sampler.value is 'fre'; it must be one of charged, free"),
+    ],
+)
+def test_a_behaviour_is_a_known_word(shelf, said, says):
+    origin = "method = 'code'\nsource = 'startup-logs'\nwhere = 'x'"
+    put_engine(shelf, **{"vllm/0.34.0": f"{NEXT}[behaviours]\n{origin}\n{said}\n", "sources": LISTED})
+    with pytest.raises(RegistryError, match=re.escape(f"registry/engines/vllm/0.34.0.toml: {says}")):
+        load_engine("vllm-0.34.0")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change", "to", "says"),
+    [
+        (
+            "families",
+            "qwen2",
+            'qkv_bias = "',
+            'output_bias = "attntion_bias"\nqkv_bias = "',
+            "parts.output_bias is 'attn",
+        ),
+        (
+            "families",
+            "qwen3",
+            '"attention_bias"',
+            '"atention_bias"',
+            "parts.qkv_bias is 'atention_bias', a key of config",
+        ),
+        (
+            "families",
+            "qwen3-moe",
+            '"moe_intermediate_size"',
+            '"moe_intermediate"',
+            "experts.intermediate is 'moe_inter",
+        ),
+        (
+            "families",
+            "gemma4",
+            '"global_head_dim"\n',
+            '"global_haed_dim"\n',
+            "kinds.full_attention.head_dim is 'global_h",
+        ),
+        ("families", "qwen3-next", "linear_attention =", "linaer_attention =", "mixers.linaer_attention is no kind of"),
+        ("parts", "mamba2", "channels * width", "chanels * width", "made.inner is 'chanels * width', where nobody"),
+        (
+            "parts",
+            "mamba2",
+            '"groups * states |',
+            '"groups * state |',
+            "tensors.layers.mamba.input.rows is 'groups * st",
+        ),
+        (
+            "parts",
+            "mamba2",
+            'n_heads = "channels"',
+            'n_heads = "chanels"',
+            "state.sizes.n_heads is 'chanels', where nob",
+        ),
+        ("parts", "mamba2", 'law = "mamba2"', 'law = "mamba3"', "state.law is 'mamba3'; it must be one of mamba2"),
+        (
+            "parts",
+            "mamba2",
+            '"mamba_ssm_cache_dtype:',
+            '"mamba_cache_dtype:',
+            "state.formats names 'mamba_cache_dtype'",
+        ),
+        (
+            "parts",
+            "kimi-tower",
+            '"vt_hidden_size"',
+            '"vt_hiden_size"',
+            "tensors.vision.blocks.norms.rows is 'vt_hiden_",
+        ),
+        (
+            "parts",
+            "compressed-latent",
+            '"compress_ratios=128"',
+            '"compress_ratio=128"',
+            "tensors.layers.compressor.pos",
+        ),
+    ],
+)
+def test_a_word_that_nobody_gives_is_refused_when_the_file_is_loaded(shelf, kind, name, change, to, says):
+    text = (REGISTRY / kind / f"{name}.toml").read_text()
+    assert change in text
+    shelf(sources=LISTED, **{f"{kind}__{name}": text.replace(change, to, 1)})
+    with pytest.raises(RegistryError) as error:
+        LOADERS[kind](name)
+    assert str(error.value).startswith(f"registry/{kind}/{name}.toml: {says}")
+
+
 def test_an_architecture_in_two_families_names_both(shelf):
     family = 'name = "{}"\narchitectures = ["A"]\n[parts]\nattention = "grouped"\n'
     shelf(families__one=family.format("one"), families__two=family.format("two"))

@@ -172,9 +172,9 @@ def _behaviours(table: Table | None) -> dict[str, str]:
         return {}
     found = {}
     for key in table:
-        datum = table.datum(key)
         if key not in BEHAVIOURS:
             raise table.fail(key, f"is no behaviour that capplan knows; {closest(key, list(BEHAVIOURS))}")
+        datum = table.datum(key)
         if datum.value not in BEHAVIOURS[key]:
             raise table.fail(f"{key}.value", f"is {datum.value!r}; it must be one of {', '.join(BEHAVIOURS[key])}")
         found[key] = datum.value

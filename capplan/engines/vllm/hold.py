@@ -300,7 +300,7 @@ def matrix_sizes(tensor: Tensor, c: Case, own: int) -> dict[str, int]:
         "block_rows": form.rows if form else 0,
         "group": form.columns if form else 0,
         "bits": form.bits if form else 0,
-        "avoids_deep_gemm": int(family is not None and not family.deep_gemm),
+        "avoids_deep_gemm": int(family is not None and not family.vllm.deep_gemm),
     }
     if tensor.n_experts and experts is not None:
         if tensor.columns is None:

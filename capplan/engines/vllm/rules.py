@@ -348,7 +348,7 @@ DISCRETE_RULES = (
     Rule(
         name="float16-stable",
         field="dtype",
-        holds=lambda c: c.dtype != "float16" or load_family(c.model.family).float16,
+        holds=lambda c: c.dtype != "float16" or load_family(c.model.family).vllm.float16,
         says=lambda c: f"{c.name} is unstable in float16, which the engine refuses; choose bfloat16 or float32",
         source="vllm, config/model.py, _FLOAT16_NOT_SUPPORTED_MODELS",
     ),
