@@ -299,11 +299,41 @@ def open_table(kind: str, name: str) -> Table:
 def _parse(file: str) -> dict[str, Any]:
     path = registry_dir() / file
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+        return dict(spelled(found)) if file.startswith("models/") else found
     except FileNotFoundError:
         raise RegistryError(f"registry/{file} does not exist") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise RegistryError(f"registry/{file} is not TOML: {error}") from None
+
+
+def spelled(value: Any) -> Any:
+    """What a model's file says, each list of names and each name written out: `a{b,c}` and `layers.{0..2,8..16..4}`.
+
+    >>> spelled({"ignore": ["layers.{0..2,5}.{up,down}", "head"]})["ignore"][3:]
+    ['layers.1.down', 'layers.2.up', 'layers.2.down', 'layers.5.up', 'layers.5.down', 'head']
+    """
+    if isinstance(value, dict):
+        return {name: spelled(inner) for key, inner in value.items() for name in _names(key)}
+    if isinstance(value, list):
+        return [name for v in value for name in (_names(v) if isinstance(v, str) else [spelled(v)])]
+    return value
+
+
+def _names(text: str) -> list[str]:
+    before, brace, rest = text.partition("{")
+    inner, closed, after = rest.partition("}")
+    if not brace or not closed:
+        return [text]
+    words: list[str] = []
+    for word in inner.split(","):
+        ends = word.split("..")
+        if len(ends) in (2, 3) and all(end.isdigit() for end in ends):
+            first, last, step = (*map(int, ends), 1)[:3]
+            words += map(str, range(first, last + 1, step or 1))
+        else:
+            words.append(word)
+    return [f"{before}{word}{tail}" for word in words for tail in _names(after)]
 
 
 # A file of differences
