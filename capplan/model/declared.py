@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from capplan.model.states import STATES
-from capplan.registry import Datum, Table
+from capplan.registry import Datum, Table, read_by, read_record
 
 ANY = "any"
 """A generation or a format that stands for every one."""
@@ -31,6 +31,10 @@ class ByChip:
         return None
 
 
+Positive = int
+"""A whole number above zero."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatedCache:
     """One cache that some layers own.
@@ -50,15 +54,15 @@ class StatedCache:
     name: str
     layers: tuple[int, ...]
     record_bytes: ByChip
-    tokens_per_record: int
-    page_tokens: int | None
-    alignment: ByChip
-    window: int | None
-    entries: int | None
-    entries_beside: int | None
-    drafter: bool
-    whole_records: tuple[str, ...]
-    latent: bool
+    tokens_per_record: Positive = 1
+    page_tokens: Positive | None = None
+    alignment: ByChip = ByChip(values=((ANY, ANY, 1),))
+    window: Positive | None = None
+    entries: Positive | None = None
+    entries_beside: int | None = None
+    drafter: bool = False
+    whole_records: tuple[str, ...] = ()
+    latent: bool = False
     datum: Datum
 
 
@@ -69,7 +73,7 @@ class StoredFormat:
     generations: tuple[str, ...]
     asked: tuple[str, ...]
     stores: str
-    tensor_parallel_sizes: tuple[int, ...]
+    tensor_parallel_sizes: tuple[int, ...] = read_by(lambda table, key, none: _counts(table, key, none), ())
     why: str
 
 
@@ -80,8 +84,8 @@ class StatedState:
     law: str
     layers: tuple[int, ...]
     sizes: Mapping[str, int]
-    conv_bits: int
-    temporal_bits: int
+    conv_bits: Positive
+    temporal_bits: Positive
     datum: Datum
 
     def __hash__(self) -> int:
@@ -151,18 +155,6 @@ def read_caches(table: Table, n_layers: int) -> Caches:
                     "layers", f"has layer {layer}, whose {cache.name} is stated in {seen[layer, cache.name]}"
                 )
             seen[layer, cache.name] = row.path
-    formats = []
-    for row in table.tables("formats", []):
-        formats.append(
-            StoredFormat(
-                generations=row.words("generations"),
-                asked=row.words("asked"),
-                stores=row.text("stores"),
-                tensor_parallel_sizes=_counts(row, "tensor_parallel_sizes", ()),
-                why=row.text("why"),
-            )
-        )
-        row.done()
     buffers = table.table("buffers", None)
     read = None
     if buffers is not None:
@@ -176,7 +168,7 @@ def read_caches(table: Table, n_layers: int) -> Caches:
         reads=reads,
         drafter=table.text("drafter", None),
         draft_tokens=table.count("draft_tokens", None),
-        formats=tuple(formats),
+        formats=tuple(read_record(StoredFormat, row) for row in table.tables("formats", [])),
         owned=owned,
         states=states,
         buffers=read,
@@ -197,51 +189,26 @@ def _rows(table: Table, key: str) -> list[Table]:
 
 
 def _owned(row: Table, n_layers: int) -> StatedCache:
-    drafter = row.flag("drafter", False)
-    window, entries = _positive(row, "window", None), _positive(row, "entries", None)
-    if window is not None and entries is not None:
+    layers = _layers(row, "layers", n_layers, drafter=row.flag("drafter", False))
+    found = read_record(StatedCache, row, READERS, layers=layers, datum=_statement(row))
+    if found.window is not None and found.entries is not None:
         raise row.fail("entries", "stands beside window; a cache is bounded by one of them")
-    beside = row.count("entries_beside", None)
-    if beside is not None and entries is None:
+    if found.entries_beside is not None and found.entries is None:
         raise row.fail("entries_beside", "needs entries, the fewest that a request holds")
-    found = StatedCache(
-        name=row.text("name"),
-        layers=_layers(row, "layers", n_layers, drafter=drafter),
-        record_bytes=by_chip(row, "record_bytes"),
-        tokens_per_record=_positive(row, "tokens_per_record", 1),
-        page_tokens=_positive(row, "page_tokens", None),
-        alignment=by_chip(row, "alignment", ByChip(values=((ANY, ANY, 1),))),
-        window=window,
-        entries=entries,
-        entries_beside=beside,
-        drafter=drafter,
-        whole_records=row.words("whole_records", ()),
-        latent=row.flag("latent", False),
-        datum=_statement(row),
-    )
     if found.page_tokens is not None and found.page_tokens % found.tokens_per_record:
         raise row.fail(
             "page_tokens",
             f"is {found.page_tokens}, which records of {found.tokens_per_record} tokens do not fill; it must be a "
             f"multiple of {found.tokens_per_record}",
         )
-    row.done()
     return found
 
 
 def _state(row: Table, n_layers: int) -> StatedState:
     law = row.word("law" if "law" in row else "kind", tuple(STATES))
-    found = StatedState(
-        law=law,
-        layers=_layers(row, "layers", n_layers, drafter=False),
-        sizes={key: _positive(row, key) for key in STATES[law].sizes},
-        conv_bits=_positive(row, "conv_bits"),
-        temporal_bits=_positive(row, "temporal_bits"),
-        datum=_statement(row),
-    )
-    row.raw("name", None)
-    row.done()
-    return found
+    layers = _layers(row, "layers", n_layers, drafter=False)
+    sizes = {key: _positive(row, key) for key in STATES[law].sizes}
+    return read_record(StatedState, row, READERS, law=law, layers=layers, sizes=sizes, datum=_statement(row))
 
 
 def by_chip(table: Table, key: str, default: Any = ...) -> Any:
@@ -307,3 +274,7 @@ def _statement(table: Table) -> Datum:
         where=where,
         why=why,
     )
+
+
+READERS = {"ByChip": by_chip, "Positive": _positive}
+"""How the fields of a statement are read that are no plain numbers."""
