@@ -470,6 +470,18 @@ def test_a_difference_replaces_a_datum_extends_a_row_and_leaves_one_out(shelf):
         assert machete.when.text == "columns % 64 == 0" and machete.kernel == "Machete"
 
 
+def test_a_shared_file_that_is_named_again_replaces_the_one_before(shelf):
+    other = ENGINE["flags"].replace('"additional-config", ', "")
+    more = {"vllm/other": other, "vllm/0.34.0": NEXT + 'flags = "vllm/other"\n[constants.vocab_padding]\n' + LAID}
+    put_engine(shelf, **more)
+    old, new = load_engine("vllm-0.33.0"), load_engine("vllm-0.34.0")
+    assert set(old.not_planned) - set(new.not_planned) == {"additional-config"}
+    assert new.layouts == old.layouts and new.constants["vocab_padding"].value == 64
+
+
+LAID = 'value = 64\nmethod = "code"\nsource = "vllm-0-33-0"\nwhere = "line 1"\n'
+
+
 @pytest.mark.parametrize(
     ("more", "file", "says"),
     [

@@ -126,6 +126,10 @@ class Engine:
     behaviours: Mapping[str, str]
     own: Table | None
 
+    def does(self, behaviour: str, word: str) -> bool:
+        """Whether the file names a behaviour by a word."""
+        return self.behaviours[behaviour] == word
+
 
 RULES = ("vllm", "vllm_neuron", "blis")
 """Modules of rules that an engine's file may name."""

@@ -35,7 +35,7 @@ def ledger(
     """
     c = Case(model=model, d=d, chip=chip, engine=engine)
     before = _before(c)
-    inside = c.own.communication_in_total
+    inside = c.engine.does("communicators", "in-total")
     communication = exact("communication", 0, "always 0", "communicators exist before the budget is taken")
     nothing = exact("pre_snapshot", 0, "always 0", "this version counts it in the total")
     lines = (
@@ -116,7 +116,7 @@ def _activations(c: Case, seqs: Count, tokens: Count) -> Line:
     )
     parts: tuple[tuple[str, Count], ...] = (("forward pass", forward),)
     peak = forward
-    if c.own.sampler:
+    if c.engine.does("sampler", "charged"):
         sampler = activations.sampler_peak_bytes(
             max_num_seqs=seqs,
             max_num_batched_tokens=tokens,
@@ -142,7 +142,7 @@ def _activations(c: Case, seqs: Count, tokens: Count) -> Line:
         kind=_kind(halves, least),
         law="the larger of the two passes" + (", the model's own buffers beside it" if buffers else ""),
         note=f"{halves.value / 2:g} buffers of {c.width:,} elements a token",
-        data=(halves, least, *((k["logit_copy_bytes"],) if c.own.sampler else ()), k["act_bits"]),
+        data=(halves, least, *((k["logit_copy_bytes"],) if c.engine.does("sampler", "charged") else ()), k["act_bits"]),
         parts=parts,
     )
 

@@ -45,15 +45,9 @@ class Quantization:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Own:
-    """The kernel's own tables of one engine file, and what the file says that the kernel does."""
+    """The kernel's own tables of one engine file."""
 
     left_out: tuple[str, ...]
-    embedding: str
-    head: str
-    sampler: bool
-    communication_in_total: bool
-    groups_caches: bool
-    splits_states: bool
     quantizations: Mapping[str, tuple[str, int]]
     cache_formats: Mapping[str, CacheFormat]
     sparse_backends: tuple[SparseBackend, ...]
@@ -67,9 +61,9 @@ def own(engine: Engine) -> Own:
     """
     if engine.own is None:
         raise RegistryError(f"registry/engines: {engine.name} has no table own, which the rules blis read")
-    table, does = engine.own, engine.behaviours
+    table = engine.own
     for word in BEHAVIOURS:
-        if word not in does:
+        if word not in engine.behaviours:
             raise RegistryError(
                 f"registry/engines: {engine.name} says no behaviours.{word}, which the rules blis follow"
             )
@@ -77,12 +71,6 @@ def own(engine: Engine) -> Own:
     formats = [read_record(CacheFormat, row) for row in table.tables("cache_formats")]
     result = Own(
         left_out=_left_out(table.table("graph")),
-        embedding=does["embedding"],
-        head=does["head"],
-        sampler=does["sampler"] == "charged",
-        communication_in_total=does["communicators"] == "in-total",
-        groups_caches=does["caches"] == "grouped",
-        splits_states=does["states"] == "split",
         quantizations={flag: (q.serves, q.bits) for q in quantizations for flag in q.flags},
         cache_formats={name: found for found in formats for name in found.names},
         sparse_backends=tuple(read_record(SparseBackend, row) for row in table.tables("sparse_backends")),
