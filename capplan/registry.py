@@ -206,38 +206,39 @@ class Table:
         value = table.raw("value")
         if not isinstance(value, int | float | bool | str):
             raise table.fail("value", f"is {value!r}; it must be a number, a text, true or false")
-        method = table.word("method", tuple(METHODS))
-        source, where, why = table.text("source", None), table.text("where", None), table.text("why", None)
-        if source is None and why is None:
-            raise table.fail("source", "is missing; a number needs source and where, or why")
-        if source is not None and where is None:
-            raise table.fail("where", "is missing; a source needs the page, line or command in it")
-        if source is not None and source not in sources():
-            raise table.fail(
-                "source", f"is {source!r}, which sources.toml does not list; {closest(source, list(sources()))}"
-            )
-        if method == "assumed" and why is None:
-            raise table.fail("why", "is missing; an assumed number says why and what would replace it")
         low, high = table.raw("low", value), table.raw("high", value)
         for name, bound in (("low", low), ("high", high)):
             if isinstance(value, bool | str):
                 continue
             if isinstance(bound, bool) or not isinstance(bound, int | float):
                 raise table.fail(name, f"is {bound!r}; it must be a number")
+        found = table.stated(value, low=low, high=high)
         if not isinstance(value, bool | str) and not low <= value <= high:
             raise table.fail("low", f"{low!r}, value {value!r} and high {high!r} must not fall")
         table.done()
-        return Datum(
-            key=table.path,
-            file=table.file,
-            value=value,
-            low=low,
-            high=high,
-            method=method,
-            source=source,
-            where=where,
-            why=why,
-        )
+        return found
+
+    def stated(self, value: Any, *, what: str = "number", listed: bool = True, **more: Any) -> Datum:
+        """What this table states, with the method and the origin that stand beside it.
+
+        what    what it states, for an error
+        listed  whether the source must be one of sources.toml
+        more    fields of the datum that are others than the value's and the table's
+        """
+        method = self.word("method", tuple(METHODS))
+        source, where, why = self.text("source", None), self.text("where", None), self.text("why", None)
+        if source is None and why is None:
+            raise self.fail("source", f"is missing; a {what} needs source and where, or why")
+        if source is not None and where is None and listed:
+            raise self.fail("where", "is missing; a source needs the page, line or command in it")
+        if source is not None and listed and source not in sources():
+            raise self.fail(
+                "source", f"is {source!r}, which sources.toml does not list; {closest(source, list(sources()))}"
+            )
+        if method == "assumed" and why is None and listed:
+            raise self.fail("why", f"is missing; an assumed {what} says why and what would replace it")
+        fields = {"key": self.path, "file": self.file, "value": value, "low": value, "high": value, **more}
+        return Datum(method=method, source=source, where=where, why=why, **fields)
 
     def done(self) -> None:
         """Refuse what nobody read."""
@@ -293,7 +294,10 @@ def open_table(kind: str, name: str) -> Table:
     """One thing's file, to be read whole."""
     file = file_of(kind, name)
     data, origins = _whole(kind, file)
-    return Table(file, data, origins=origins)
+    table = Table(file, data, origins=origins)
+    if table.text("name") != name:
+        raise table.fail("name", f"must be {name!r}, as the file is called")
+    return table
 
 
 def _parse(file: str) -> dict[str, Any]:
@@ -472,6 +476,7 @@ READERS: dict[str, Callable[[Table, str, Any], Any]] = {
     "str": Table.text,
     "int": Table.count,
     "bool": Table.flag,
+    "Datum": Table.datum,
     "tuple[str, ...]": Table.words,
     "tuple[int, ...]": lambda table, key, default: table.numbers(key),
     "Mapping[str, str]": lambda table, key, default: table.texts(key),
@@ -536,13 +541,13 @@ class Chip:
 
     name: str
     title: str
-    vendor: str
+    vendor: str = one_of("nvidia", "amd", "aws")
     device_name: str
     capability: tuple[int, int] | None
     device_bytes: Datum
     catalog_bytes: Datum
-    multiprocessors: Datum | None
-    aliases: tuple[str, ...]
+    multiprocessors: Datum | None = None
+    aliases: tuple[str, ...] = ()
 
     @property
     def generation(self) -> str:
@@ -593,23 +598,14 @@ def load_chip(name: str) -> Chip:
     if known is None:
         raise Refused(f"there is no chip {name!r} in the registry; {closest(name, list(_chip_aliases()))}")
     table = open_table("chips", known)
-    if table.text("name") != known:
-        raise table.fail("name", f"must be {known!r}, as the file is called")
     capability = table.text("capability", None)
     if capability is not None:
         parts = capability.split(".")
         if len(parts) != 2 or not all(p.isdigit() for p in parts):
             raise table.fail("capability", f"is {capability!r}; it must be a compute capability such as '9.0'")
-    chip = Chip(
-        name=known,
-        title=table.text("title"),
-        vendor=table.word("vendor", ("nvidia", "amd", "aws")),
-        device_name=table.text("device_name"),
+    return read_record(
+        Chip,
+        table,
+        {"Datum": lambda table, key, default: _counted(table, key) if default is ... or key in table else default},
         capability=(int(parts[0]), int(parts[1])) if capability is not None else None,
-        device_bytes=_counted(table, "device_bytes"),
-        catalog_bytes=_counted(table, "catalog_bytes"),
-        multiprocessors=_counted(table, "multiprocessors") if "multiprocessors" in table else None,
-        aliases=table.words("aliases", ()),
     )
-    table.done()
-    return chip

@@ -231,17 +231,7 @@ def _batch(row: Table) -> BatchDefaults:
         skips=row.words("skips"),
         max_num_seqs=seqs,
         max_num_batched_tokens={context: tokens.count(context) for context in tokens},
-        datum=Datum(
-            key=row.path,
-            file=row.file,
-            value=seqs,
-            low=seqs,
-            high=seqs,
-            method=row.word("method", ("code",)),
-            source=row.text("source"),
-            where=row.text("where"),
-            why=None,
-        ),
+        datum=row.stated(seqs),
     )
     row.done()
     return found
@@ -256,13 +246,10 @@ def load_engine(name: str) -> Engine:
     if name not in names("engines"):
         raise Refused(f"there is no engine {name!r} in the registry; {closest(name, names('engines'))}")
     table = open_table("engines", name)
-    if table.text("name") != name:
-        raise table.fail("name", f"must be {name!r}, as the file is called")
     latent, flags = table.table("latent_dims", None), table.table("flags", None)
     for noted in (latent, flags):
         if noted is not None:
-            for key in ("method", "source", "where"):
-                noted.text(key)
+            noted.stated(None)
     dims = tuple(map(tuple, latent.get("allowed", list, "a list of lists of three whole numbers"))) if latent else ()
     layouts = table.rows("layouts").items()
     engine = Engine(

@@ -260,20 +260,7 @@ def _layers(table: Table, key: str, n_layers: int, *, drafter: bool) -> tuple[in
 
 def _statement(table: Table) -> Datum:
     """Where a statement is from, as the plan's provenance lists it."""
-    source, where, why = table.text("source", None), table.text("where", None), table.text("why", None)
-    if source is None and why is None:
-        raise table.fail("source", "is missing; a statement needs source and where, or why")
-    return Datum(
-        key=table.path,
-        file=table.file,
-        value="stated",
-        low="stated",
-        high="stated",
-        method=table.word("method", ("measured", "vendor", "code", "paper", "fitted", "assumed")),
-        source=source,
-        where=where,
-        why=why,
-    )
+    return table.stated("stated", what="statement", listed=False)
 
 
 READERS = {"ByChip": by_chip, "Positive": _positive}

@@ -81,9 +81,7 @@ def own(engine: Engine) -> Own:
 
 def _left_out(graph: Table) -> tuple[str, ...]:
     """The matrices of a graph that the kernel does not count."""
-    for key in ("method", "source", "where"):
-        graph.text(key)
-    graph.text("why", None)
+    graph.stated(None)
     words: tuple[str, ...] = graph.words("left_out")
     graph.done()
     return words
