@@ -137,7 +137,9 @@ def engine_answers() -> Iterator[Row]:
         asked.append((model, from_mapping(values)))
 
     def forget() -> None:
-        for cache in (hold._frame, rules.discrete_finding, sys.modules[estimates.__module__]._estimates):
+        plans = sys.modules["capplan.plan"]
+        remembered = (hold._frame, rules.discrete_finding, estimates._estimates)
+        for cache in (*remembered, plans._plan_once, plans._resolve_once):
             cache.cache_clear()
 
     def all_plans() -> None:

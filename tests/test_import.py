@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -55,3 +56,13 @@ def test_the_public_names_are_there():
     assert sorted(capplan.__all__) == sorted(name for name in capplan.__all__ if getattr(capplan, name) is not None)
     with pytest.raises(AttributeError, match="'capplan' has no attribute 'plam'"):
         _ = capplan.plam
+
+
+def test_the_module_of_plans_is_a_module_and_is_called_as_its_function():
+    import capplan
+    import capplan.plan as plans
+
+    assert capplan.plan is plans is sys.modules["capplan.plan"]
+    assert isinstance(plans, ModuleType)
+    asked = capplan.load_model("Qwen/Qwen3-32B"), capplan.Deployment(tensor_parallel_size=4)
+    assert capplan.plan(*asked).kv_blocks == plans.plan(*asked).kv_blocks

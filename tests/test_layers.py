@@ -17,6 +17,7 @@ LAYERS = [
     {"settings"},
     {"engines"},
     {"ledger"},
+    {"solve"},
     {"plan"},
     {"views"},
     {"report", "serve", "cli"},

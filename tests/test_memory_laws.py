@@ -59,7 +59,7 @@ def figures(p: Plan) -> SimpleNamespace:
 
 
 def pre(p: Plan):
-    return p.tightest.pre_snapshot if p.tightest else p.known_pre_snapshot
+    return p.ledger["pre_snapshot"]
 
 
 def pool_figures(p: Plan) -> dict[str, int]:

@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from capplan.engines import rules_of
 from capplan.engines.release import load_engine
 from capplan.hub import load_model
 from capplan.model import Model
@@ -19,8 +20,8 @@ from capplan.model.facts import known_models
 from capplan.plan import Plan, plan
 from capplan.plan.public import refusal_dict
 from capplan.registry import Refused, RegistryError, load_chip, names
-from capplan.settings.command_line import parse_flags
-from capplan.settings.deployment import DEFAULT_ENGINE, FIELDS, NEURON, Deployment, from_mapping
+from capplan.settings.command_line import help_lines, parse_flags
+from capplan.settings.deployment import DEFAULT_ENGINE, Deployment, from_mapping
 from capplan.views.explain import weights_text
 from capplan.views.text import chips_text, models_text, plan_text
 
@@ -36,23 +37,11 @@ def main() -> None:
     """What does a model, deployed this way, occupy on a chip, and how many requests does it hold?"""
 
 
-def _flags_help() -> str:
-    own = ("engine", "chip", "usage_context", "assume_generic", "tokens", "requests", *NEURON)
-    plain = [name for name in FIELDS if name not in own]
-    rows = [
-        "\b",
-        "Flags, with dashes or underscores:",
-        "  --chip NAME, --engine NAME, --usage-context openai-api-server|llm-class",
-    ]
-    rows += [f"  --{name.replace('_', '-')}" for name in plain]
-    rows += ["  --assume-generic    plan an unknown architecture as a plain decoder, with a wider band"]
-    rows += ["  --tokens N, --requests N    the load to answer for", "Short forms: -tp -pp -dp -dcp -ep -q"]
-    rows += ["With --engine vllm-neuron, also, or its variables as NAME=VALUE:"]
-    rows += [f"  --{name.replace('_', '-')}" for name in NEURON]
-    return "\n".join(rows)
+FLAGS_HELP = "\n".join(line or "\b" for line in ("", *help_lines()))
+"""Every setting, in paragraphs whose lines click leaves alone."""
 
 
-@main.command("plan", context_settings=PASS_ON, epilog=_flags_help())
+@main.command("plan", context_settings=PASS_ON, epilog=FLAGS_HELP)
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
 @click.option("--jsonl", is_flag=True, help="Read a JSON object a line from standard input, answer one a line.")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="MODEL [ENGINE FLAGS]")
@@ -79,17 +68,8 @@ def plan_command(words: tuple[str, ...], as_json: bool, jsonl: bool) -> None:
     if as_json:
         click.echo(json.dumps(answer.to_dict(), indent=2))
     else:
-        click.echo(_text(answer), nl=False)
+        click.echo(plan_text(answer, colour=_colours()), nl=False)
     sys.exit(EXIT[answer.verdict])
-
-
-def _text(answer: Any) -> str:
-    """A plan as text, in the words of its engine."""
-    if isinstance(answer, Plan):
-        return plan_text(answer, colour=_colours())
-    from capplan.views.neuron_text import neuron_text
-
-    return neuron_text(answer, colour=_colours())
 
 
 def _colours() -> bool:
@@ -111,7 +91,7 @@ def question(words: Iterable[str]) -> tuple[str, Deployment, tuple[str, ...]]:
     # The kernel has no command line of its own: what vLLM's takes is taken.
     flags = engine if engine.no_effect else load_engine(DEFAULT_ENGINE)
     parsed = parse_flags(listed, no_effect=flags.no_effect, switches=flags.switches, not_planned=flags.not_planned)
-    if parsed.model is None and engine.rules != "vllm_neuron":
+    if parsed.model is None and rules_of(engine.rules).needs_model:
         raise Refused(
             "no model is named; write capplan plan MODEL, with a registry name, a folder or the path of a config.json"
         )
@@ -130,8 +110,8 @@ def _engine_of(words: list[str]) -> str:
 
 def _asked(words: Iterable[str]) -> Plan:
     reference, deployment, ignored = question(words)
-    model: Any = _model(reference, deployment) if reference else None
-    return replace(plan(model, deployment), ignored_flags=ignored)
+    found: Plan = plan(_model(reference, deployment) if reference else None, deployment)
+    return replace(found, ignored_flags=ignored)
 
 
 def _model(reference: str, deployment: Deployment) -> Model:
@@ -153,15 +133,15 @@ def answer_line(line: str) -> dict[str, Any]:
         values = {key: value for key, value in asked.items() if key != "model"}
         reference = asked.get("model")
         deployment = from_mapping(values)
-        if not isinstance(reference, str) and load_engine(deployment.engine).rules == "vllm":
+        if not isinstance(reference, str) and rules_of(load_engine(deployment.engine).rules).needs_model:
             return refusal_dict('no model is named; the object needs "model"', "model")
-        model: Any = _model(reference, deployment) if isinstance(reference, str) else None
-        return plan(model, deployment).to_dict()
+        found: Plan = plan(_model(reference, deployment) if isinstance(reference, str) else None, deployment)
+        return found.to_dict()
     except (Refused, RegistryError) as error:
         return refusal_dict(str(error))
 
 
-@main.command("report", context_settings=PASS_ON, epilog=_flags_help())
+@main.command("report", context_settings=PASS_ON, epilog=FLAGS_HELP)
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -179,8 +159,6 @@ def report_command(words: tuple[str, ...], output: Path) -> None:
         from capplan.report import write_report
 
         answer = _asked(words)
-        if not isinstance(answer, Plan):
-            raise Refused("there is no report of vLLM on Neuron yet; capplan plan --json has every figure")
         reference, deployment, ignored = question(words)
         written = write_report(reference, deployment, output, ignored_flags=ignored)
     except (Refused, RegistryError) as error:
@@ -209,8 +187,6 @@ def explain_weights(words: tuple[str, ...]) -> None:
     """The weights of each distinct rank, down to classes of tensors with shape, split and width."""
     try:
         answer = _asked(words)
-        if not isinstance(answer, Plan):
-            raise Refused("explain weights unfolds a GPU's ranks; capplan plan --json lists a logical core's parts")
     except (Refused, RegistryError) as error:
         _stop(str(error))
     click.echo(weights_text(answer), nl=False)

@@ -15,7 +15,8 @@ from capplan.engines.release import Engine, load_engine
 from capplan.policies import vllm_neuron as policy
 from capplan.registry import Refused, RegistryError, closest
 from capplan.settings import environment
-from capplan.settings.deployment import FIELDS, FLAGS, Deployment, setting, whole
+from capplan.settings.deployment import SETTINGS, Deployment, setting
+from capplan.settings.table import whole
 from capplan.units import GIB, ratio
 from capplan.views.neuron_text import diagnosis_text, figures_text
 
@@ -103,7 +104,7 @@ def _inputs(asked: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
             if not isinstance(raw, str):
                 raise Refused(f"{name} is {raw!r}; it must be a text")
             found[name] = raw
-        elif FIELD_OF.get(name, name) in FIELDS:
+        elif FIELD_OF.get(name, name) in SETTINGS:
             found[name] = setting(FIELD_OF.get(name, name), raw)
         else:
             found[name] = whole(name, raw)
@@ -175,7 +176,7 @@ def budget_answer(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **head,
         "intermediate": steps,
-        "overridden": [f"{f.field}: {f.happens}, {f.why}" for f in vllm_neuron.ignored(d, c)],
+        "overridden": [f"{f.field}: {f.happens}, {f.why}" for f in vllm_neuron.ignored(d, c, engine)],
         "warnings": [*warned, *environment.unread(found.get("env", {}))],
     }
 
@@ -383,7 +384,12 @@ def _asked(words: tuple[str, ...], verb: str) -> dict[str, Any]:
             variables[name] = value
         elif word.startswith("--"):
             key = name.lstrip("-").replace("-", "_")
-            if not equals and key in FLAGS and (not rest or rest[0].startswith("-")):
+            if (
+                not equals
+                and key in SETTINGS
+                and SETTINGS[key].kind == "flag"
+                and (not rest or rest[0].startswith("-"))
+            ):
                 found[key] = True
             elif not equals and not rest:
                 raise Refused(f"{name} stands at the end without a value")
@@ -398,9 +404,9 @@ def _asked(words: tuple[str, ...], verb: str) -> dict[str, Any]:
 
 def _add(verb: str, summary: str, flags: tuple[str, ...]) -> None:
     """One command of the group."""
-    lines = ["\b", "Inputs:", *(f"  --{name.replace('_', '-')}" for name in flags if name != "env")]
+    lines = ["\b", "Inputs:", *(_input_line(name) for name in flags if name != "env")]
     if "env" in flags:
-        lines += ["  NAME=VALUE    a variable of the worker's environment, as often as needed"]
+        lines += [f"  {'NAME=VALUE':30}  a variable of the worker's environment, as often as needed"]
 
     def run(words: tuple[str, ...], as_json: bool, jsonl: bool) -> None:
         if jsonl:
@@ -424,6 +430,12 @@ def _add(verb: str, summary: str, flags: tuple[str, ...]) -> None:
     command = click.option("--jsonl", is_flag=True, help="Read a JSON object a line from standard input.")(command)
     command = click.option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")(command)
     neuron.command(verb, help=summary, context_settings=PASS_ON, epilog="\n".join(lines))(command)
+
+
+def _input_line(name: str) -> str:
+    """An input as its setting is written, or by its name alone."""
+    known = SETTINGS.get(FIELD_OF.get(name, name))
+    return f"  --{name.replace('_', '-'):30}{known.help}" if known else f"  --{name.replace('_', '-')}"
 
 
 def _stop(sentence: str) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from capplan.engines.base import Row
 from capplan.engines.pool import Group
 from capplan.engines.release import Backend, Engine, ExpertsKernel
 from capplan.laws import weights
 from capplan.model import Model
+from capplan.policies import vllm_gpu
 from capplan.registry import Chip
 from capplan.settings.deployment import Deployment
-from capplan.units import Count
+from capplan.units import Count, Flag, both
 
 WEIGHT_LINES = (
     "embedding",
@@ -125,3 +127,50 @@ class Setting:
     request_blocks: Count
     seqs: Count
     tokens: Count
+
+
+ROWS = {
+    "weights": Row(words="weights", term="weights"),
+    "allocator_rounding": Row(words="allocator rounding", term="weights"),
+    "eplb": Row(words="expert replicas", term="weights", hides=True),
+    "engine_state": Row(words="engine state", term="engine_state"),
+    "activations": Row(words="activations", term="activations"),
+    "non_torch": Row(words="outside the allocator", term="non_torch"),
+    "cuda_graphs": Row(words="CUDA graphs", term="cuda_graphs"),
+    "communication": Row(words="communication buffers", term="non_torch", hides=True),
+    "pre_snapshot": Row(words="held before the budget", term="outside"),
+}
+"""Ledger lines of a GPU's rank in the order in which the bytes are spent."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Budget:
+    """What the policy gives: what the engine claims, what the cache gets, whether it fits beside what came before.
+
+    pool  bytes that the start check plans against: the cache's, or those of the blocks that were stated
+    """
+
+    requested: Count | None
+    cache: Count
+    pool: Count
+    fits: Flag
+
+
+def budget(d: Deployment, *, device_bytes: int, fixed: Count, before: Count, pool: Count | None = None) -> Budget:
+    """The policy at one point of the bands: by utilization, or by a cache or a pool of blocks that was stated.
+
+    Source: vllm, v1/core/kv_cache_planning.py, get_kv_cache_configs: the engine plans against stated blocks, and takes
+    them whatever the budget gives.
+    """
+    stated, share = d.kv_cache_memory_bytes, d.gpu_memory_utilization
+    requested: Count | None = None
+    if stated is not None or share is None:
+        cache: Count = 0 if stated is None else stated
+        fits = fixed + cache + before <= device_bytes
+    else:
+        requested = vllm_gpu.requested_bytes(device_bytes=device_bytes, gpu_memory_utilization=share)
+        cache = vllm_gpu.kv_budget_bytes(requested=requested, fixed=fixed)
+        fits = requested + before <= device_bytes
+    if pool is not None:
+        fits = both(fits, fixed + pool + before <= device_bytes)
+    return Budget(requested=requested, cache=cache, pool=cache if pool is None else pool, fits=fits)

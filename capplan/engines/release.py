@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from capplan.engines import ENGINES
 from capplan.model.formulas import Formula, formula
 from capplan.registry import (
     Datum,
@@ -131,10 +132,6 @@ class Engine:
         return self.behaviours[behaviour] == word
 
 
-RULES = ("vllm", "vllm_neuron", "blis")
-"""Modules of rules that an engine's file may name."""
-
-
 def capability_matches(wanted: tuple[str, ...], capability: tuple[int, int] | None) -> bool:
     """Whether a chip's compute capability is among those of a row: `9.x` any of 9, `rocm` none at all.
 
@@ -255,7 +252,7 @@ def load_engine(name: str) -> Engine:
     engine = Engine(
         name=name,
         title=table.text("title"),
-        rules=table.word("rules", RULES),
+        rules=table.word("rules", tuple(ENGINES)),
         defaults=Figures(table.table("defaults"), "defaults", table.file),
         constants=Figures(table.table("constants"), "constants", table.file),
         estimates=Figures(table.table("estimates"), "estimates", table.file),

@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from capplan.registry import Refused, closest
-from capplan.settings.deployment import FIELDS, SYNONYMS, setting
+from capplan.settings.deployment import SETTINGS, setting, spelled
 
 MOST_CHARACTERS = 4_096
 """Longer than any path or hf_overrides that a link may carry."""
@@ -32,10 +32,9 @@ def read_query(text: str) -> Question:
     faults: list[str] = []
     seen: set[str] = set()
     for raw_name, raw in parse_qsl(query, keep_blank_values=True):
-        key = raw_name.strip().replace("-", "_")
-        key = SYNONYMS.get(key, key)
-        if key != "model" and key not in FIELDS:
-            near = closest(_clip(key), ["model", *FIELDS])
+        key = spelled(raw_name.strip())
+        if key != "model" and key not in SETTINGS:
+            near = closest(_clip(key), ["model", *SETTINGS])
             faults.append(f"there is no setting {_clip(raw_name)!r}" + (f"; {near}" if near.startswith(NEAR) else ""))
             continue
         if key in seen:

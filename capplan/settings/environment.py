@@ -110,16 +110,6 @@ def read(name: str, text: Any) -> Any:
     return text.strip()
 
 
-def number(field: str, raw: Any) -> float:
-    """A number of GiB or a fraction out of what a person, a JSON line or a program says under the setting's name."""
-    if isinstance(raw, bool):
-        raise wrong(BY_FIELD[field], raw)
-    try:
-        return float(str(raw))
-    except ValueError:
-        raise wrong(BY_FIELD[field], raw) from None
-
-
 def settings(variables: Mapping[str, str]) -> dict[str, Any]:
     """Settings out of a process's environment; a variable that is not there is not said.
 

@@ -12,14 +12,15 @@ import anywidget
 from ipywidgets import Widget
 from traitlets import Dict, Int, List
 
+from capplan.engines import rules_of
 from capplan.engines.base import Finding
 from capplan.engines.release import load_engine
 from capplan.model import DTYPE_BITS, Model
 from capplan.model.facts import known_models
-from capplan.plan.gpu import PLANS
 from capplan.registry import Chip, load_chip, names
+from capplan.solve import SIZES
 from capplan.units import GIB
-from capplan.views.state import SIZES, PlannerState
+from capplan.views.state import PlannerState
 
 
 @lru_cache(maxsize=16)
@@ -308,7 +309,9 @@ def model_facts(model: Model) -> str:
 LISTS: dict[str, Callable[[], list[list[str]]]] = {
     "model": lambda: [[model.name, model_facts(model)] for model in known_models()],
     "chip": lambda: [[chip.name, chip.title] for chip in map(load_chip, names("chips")) if chip.vendor != "aws"],
-    "engine": lambda: [[e.name, e.title] for e in map(load_engine, names("engines")) if e.rules not in PLANS],
+    "engine": lambda: [
+        [e.name, e.title] for e in map(load_engine, names("engines")) if rules_of(e.rules).plans == "gpu"
+    ],
     "dtype": lambda: [["", "auto, the checkpoint's"], *([word, word] for word in DTYPE_BITS)],
 }
 """What may be chosen, where that never changes."""

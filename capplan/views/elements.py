@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from capplan.ledger import RankPlan
-from capplan.plan import Plan
+from capplan.plan import GpuPlan as Plan
+from capplan.plan.rank import RankPlan
 from capplan.units import GIB, KIB, MIB
 from capplan.views.terms import GLOSSARY
 

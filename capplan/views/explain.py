@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from capplan.ledger import RankPlan
-from capplan.plan import Plan
+from capplan.plan.base import Plan, RankWeights
 from capplan.units import GIB
 
 HEADS = ("tensors", "number", "shape on this rank", "bits", "split by", "bytes")
@@ -25,14 +24,11 @@ class TensorRow:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RankWeights:
-    """The weights of one distinct rank: which it is, their bytes, and each sub-line with its classes of tensors."""
+class RankRows:
+    """The weights of one distinct rank in words: which it is, and each sub-line with its classes of tensors."""
 
     stage: str
     alike: str
-    n_layers: int
-    bytes: int
-    loaded_bytes: int
     lines: tuple[tuple[str, int, tuple[TensorRow, ...]], ...]
 
     @property
@@ -41,18 +37,14 @@ class RankWeights:
         return sum(len(rows) for _, _, rows in self.lines)
 
 
-def rank_weights(plan: Plan, rank: RankPlan, *, times: str = " x ") -> RankWeights:
+def rank_rows(plan: Plan, w: RankWeights, *, times: str = " x ") -> RankRows:
     """The weights of one rank down to classes of tensors.
 
     times  what stands between the extents of a shape
     """
-    weights = int(rank.bytes_of("weights"))
-    return RankWeights(
-        stage=f"stage {rank.stage}" if plan.asked.pipeline_parallel_size > 1 else "",
-        alike=f"like {rank.count} of {plan.asked.n_chips}" if plan.asked.n_chips > 1 else "",
-        n_layers=rank.n_layers,
-        bytes=weights,
-        loaded_bytes=weights + int(rank.bytes_of("allocator_rounding")),
+    return RankRows(
+        stage=f"stage {w.stage}" if plan.asked.pipeline_parallel_size > 1 else "",
+        alike=f"like {w.count} of {plan.asked.n_chips}" if plan.asked.n_chips > 1 else "",
         lines=tuple(
             (
                 line,
@@ -69,7 +61,7 @@ def rank_weights(plan: Plan, rank: RankPlan, *, times: str = " x ") -> RankWeigh
                     for h in held
                 ),
             )
-            for line, size, held in rank.by_line()
+            for line, size, held in w.lines
         ),
     )
 
@@ -77,23 +69,26 @@ def rank_weights(plan: Plan, rank: RankPlan, *, times: str = " x ") -> RankWeigh
 def weights_text(plan: Plan) -> str:
     """The weights of every distinct rank: each class of tensors with shape, split, width and number.
 
-    A refused plan has none; its sentence says why.
+    A refused plan has none; its sentence says why.  Nor has a plan whose weights were stated.
     """
     out = [plan.sentence, ""]
-    for rank in plan.ranks:
-        out += _rank(rank_weights(plan, rank))
+    for weights in plan.weights_by_rank:
+        out += _rank(weights, rank_rows(plan, weights))
+    stated = plan.ledger.get("weights")
+    if stated is not None and not plan.weights_by_rank:
+        out.append(f"{stated.bytes:,} bytes of weights were stated, so no tensors are known.")
     return "\n".join(out).rstrip() + "\n"
 
 
-def _rank(w: RankWeights) -> list[str]:
-    many, stage = f" ({w.alike})" if w.alike else "", f"{w.stage}, " if w.stage else ""
+def _rank(w: RankWeights, shown: RankRows) -> list[str]:
+    many, stage = f" ({shown.alike})" if shown.alike else "", f"{shown.stage}, " if shown.stage else ""
+    rounded = "" if w.loaded_bytes is None else f", {w.loaded_bytes:,} with the allocator's rounding"
     name, number, shape, bits, split, size = HEADS
     out = [
-        f"One rank{many}: {stage}{w.n_layers} layers, {w.bytes:,} bytes ({w.bytes / GIB:.4f} GiB), "
-        f"{w.loaded_bytes:,} with the allocator's rounding",
+        f"One rank{many}: {stage}{w.n_layers} layers, {w.bytes:,} bytes ({w.bytes / GIB:.4f} GiB){rounded}",
         f"  {name:<44}{number:>7}  {shape:<24}{bits:>5}  {split:<24}{size:>18}",
     ]
-    for line, total, rows in w.lines:
+    for line, total, rows in shown.lines:
         out.append(f"  {line:<108}{total:>18,}")
         for r in rows:
             out.append(f"    {r.name:<42}{r.number:>7}  {r.shape:<24}{r.bits:>5}  {r.split:<24}{r.bytes:>18,}")

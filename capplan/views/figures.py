@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from capplan.plan import Plan
+from capplan.plan import GpuPlan as Plan
 from capplan.settings.deployment import Deployment
 from capplan.units import GIB
 from capplan.views.html import colours

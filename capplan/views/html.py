@@ -12,11 +12,12 @@ from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 from capplan.engines.base import Finding, Line
-from capplan.ledger import RankPlan
-from capplan.plan import Plan
-from capplan.plan.gpu import remedies
+from capplan.plan import GpuPlan as Plan
+from capplan.plan.base import RankWeights
+from capplan.plan.rank import RankPlan
 from capplan.registry import Datum, sources
 from capplan.settings.command_line import command
+from capplan.solve import remedies
 from capplan.views.elements import (
     capital,
     card,
@@ -32,10 +33,10 @@ from capplan.views.elements import (
     table,
     termed,
 )
-from capplan.views.explain import HEADS, rank_weights
+from capplan.views.explain import HEADS, rank_rows
 from capplan.views.pool_html import groups_html
 from capplan.views.tables import ledger_csv
-from capplan.views.terms import LINE_WORDS, NEURON_TERMS, SIGNS, TERM, TERM_OF_LINE, TERMS, WHO_SIZES
+from capplan.views.terms import LINE_WORDS, NEURON_TERMS, SIGNS, TERM, TERM_OF_LINE, TERMS
 
 if TYPE_CHECKING:
     from capplan.plan.neuron import NeuronPlan
@@ -190,8 +191,8 @@ def bar_html(plan: Plan) -> str:
     if rank is None:
         flag = el("div", _label(f"device {gib(plan.device_bytes, 1)}", 100.0), css="cp-flags")
         why = "Nothing is placed: the engine refuses this before memory matters."
-        if plan.known_lines:
-            known = (f"{LINE_WORDS[line.name]} {gib(line.bytes, 1)}" for line in plan.known_lines if line.bytes)
+        if plan.lines:
+            known = (f"{LINE_WORDS[line.name]} {gib(line.bytes, 1)}" for line in plan.lines if line.bytes)
             why = f"The weights are unknown, so nothing is placed. Known: {', '.join(known)}."
         empty = el("div", escape(why), css="cp-empty")
         return card(whose, el("div", flag, empty, css="cp-rank"))
@@ -358,14 +359,14 @@ def _swatch(term: str) -> str:
 def ledger_html(plan: Plan) -> str:
     """Every line of the tightest rank: bytes, how they are known, and unfolded its parts, its law and its data."""
     if plan.tightest is None:
-        return _known_lines(plan) if plan.known_lines else nothing(plan, "Where the bytes go")
+        return _known_lines(plan) if plan.lines else nothing(plan, "Where the bytes go")
     words = rank_words(plan, plan.tightest) or "one rank"
     return card(f"Where the bytes go{sub(escape(words))}", _ledger(plan, plan.tightest, unfold=True), css="cp-long")
 
 
 def _known_lines(plan: Plan) -> str:
     """The lines that are known where the weights are not."""
-    lines = [*plan.known_lines, *([plan.known_pre_snapshot] if plan.known_pre_snapshot is not None else [])]
+    lines = (*plan.lines, *plan.beside)
     rows = [_line_rows(plan, line, unfold=True) for line in lines if line.bytes or line.high]
     why = "The weights are unknown, and with them what is left for the cache; these lines do not rest on them."
     return card(
@@ -377,13 +378,13 @@ def _ledger(plan: Plan, rank: RankPlan, *, unfold: bool) -> str:
     rows = [
         _line_rows(plan, line, unfold=unfold)
         for line in rank.lines
-        if line.bytes or line.high or line.name not in ("eplb", "communication")
+        if line.bytes or line.high or not plan.rows[line.name].hides
     ]
     band = f"{gib(rank.fixed_low_bytes)} to {gib(rank.fixed_high_bytes)} with every band at its end"
     certain = rank.fixed_low_bytes == rank.fixed_high_bytes
     rows.append(_sum_row("fixed", rank.fixed_bytes, "" if certain else band, unfold=unfold, css="cp-sum"))
     if rank.requested_bytes is not None:
-        share, who = plan.resolved.gpu_memory_utilization, WHO_SIZES[plan.engine.rules]
+        share, who = plan.resolved.gpu_memory_utilization, plan.rules.sizes_device
         words = f"{share:g} of the {gib(plan.device_bytes)} that {who}"
         rows.append(_sum_row("requested", rank.requested_bytes, words, unfold=unfold))
     rows.append(_sum_row("cache", rank.kv_budget_bytes, _cache_words(plan, rank), unfold=unfold, css="cp-strong"))
@@ -521,11 +522,11 @@ def _value(datum: Datum, value: Any) -> str:
 
 def _tensors(plan: Plan) -> str:
     """Every distinct rank's classes of tensors, each rank behind a summary of its own."""
-    return "".join(_rank_tensors(plan, rank) for rank in plan.ranks)
+    return "".join(_rank_tensors(plan, rank, w) for rank, w in zip(plan.ranks, plan.weights_by_rank, strict=True))
 
 
-def _rank_tensors(plan: Plan, rank: RankPlan) -> str:
-    w = rank_weights(plan, rank, times=" × ")
+def _rank_tensors(plan: Plan, rank: RankPlan, weights: RankWeights) -> str:
+    w = rank_rows(plan, weights, times=" × ")
     heads = zip(HEADS, ("", "cp-n", "", "cp-n", "", "cp-n"), strict=True)
     rows = []
     for line, size, held in w.lines:
@@ -537,7 +538,7 @@ def _rank_tensors(plan: Plan, rank: RankPlan) -> str:
             for r in held
         ]
     which = f"{rank_words(plan, rank)}: " if len(plan.ranks) > 1 else ""
-    said = f"{escape(capital(which))}{counted(w.n_classes, 'class', 'classes')} of tensors, {w.bytes:,} bytes"
+    said = f"{escape(capital(which))}{counted(w.n_classes, 'class', 'classes')} of tensors, {weights.bytes:,} bytes"
     body = el("div", table(heads, rows), css="cp-scroll")
     return el("details", el("summary", said), body, css="cp-full cp-deep")
 
@@ -599,12 +600,12 @@ def remedies_html(plan: Plan) -> str:
             "li",
             el(
                 "div",
-                el("code", escape(_flags(change))),
+                el("code", escape(_flags(change.settings))),
                 " ",
-                el("span", escape(_gain(change, words)), css="cp-quiet"),
+                el("span", escape(_gain(change.settings, change.cost)), css="cp-quiet"),
             ),
         )
-        for change, words in remedies(plan)
+        for change in remedies(plan)
     ]
     if rows:
         return card(title, el("ul", *rows, css="cp-rows"))
@@ -711,6 +712,13 @@ def report_page(body: str, *, foot: str) -> str:
 
 def plan_html(plan: Plan) -> str:
     """A plan as a notebook shows it: verdict, bar, and a ledger that does not unfold."""
+    if plan.rules.plans == "neuron":
+        from capplan.views import neuron_html
+
+        shown: Any = plan
+        return style() + el(
+            "div", neuron_html.verdict_html(shown), neuron_html.stack_html(shown), css="cp cp-page cp-inline"
+        )
     short = ""
     if plan.tightest is not None:
         short = card("Where the bytes go", _ledger(plan, plan.tightest, unfold=False))

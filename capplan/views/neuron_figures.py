@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from capplan.engines.vllm_neuron import floor_gib
-from capplan.plan.neuron import Curve, NeuronPlan
+from capplan.plan.neuron import NeuronPlan
+from capplan.solve import Curve
 from capplan.units import GIB
 from capplan.views.figures import Theme, _described, _dot, _empty, axis, layout
 from capplan.views.html import colours

@@ -16,7 +16,8 @@ from traitlets import HasTraits
 
 from capplan.engines.vllm_neuron import Answer, load_instance, load_neuron_chip, target_aliases
 from capplan.model.facts import known_models
-from capplan.plan.neuron import FIGURES, NeuronPlan
+from capplan.plan.neuron import NeuronPlan
+from capplan.plan.public import NEURON_FIGURES as FIGURES
 from capplan.registry import names
 from capplan.settings.command_line import command
 from capplan.settings.environment import BY_FIELD

@@ -7,9 +7,11 @@ from typing import Any
 
 from traitlets import Dict, Instance, Unicode, observe
 
+from capplan import solve
 from capplan.engines.vllm_neuron import Diagnosis, explain, load_instance, load_neuron_chip, target_aliases
 from capplan.hub import load_model
-from capplan.plan.neuron import NeuronPlan, neuron_plan
+from capplan.plan import plan
+from capplan.plan.neuron import NeuronPlan
 from capplan.registry import Refused, names
 from capplan.settings.address import read_query, write_query
 from capplan.settings.deployment import FIELDS, from_mapping, setting
@@ -152,7 +154,7 @@ class NeuronState(Asking):
         try:
             asked = from_mapping({name: inputs[name] for name in FIELDS if inputs[name] is not None})
             model = load_model(inputs["model"], overrides=asked.overrides) if inputs["model"] else None
-            answer = neuron_plan(model, asked)
+            answer = plan(model, asked)
         except Exception as error:
             self._show(note=_sentences([_reason(error)]), news="")
             return False
@@ -169,14 +171,12 @@ class NeuronState(Asking):
 
     def supplied(self, name: str) -> str:
         """What the engine takes for a setting while it is not said; empty where it takes nothing."""
-        answer = self.plan
-        if getattr(self, name, None) is not None:
-            answer = answer.at(name, FIELDS[name].default)
-        return next((f.happens for f in answer.assumed if f.field == name), "")
+        found = solve.supplied(self.plan, name)
+        return "" if found is None else found.happens
 
     def against(self, name: str, value: Any) -> str | None:
         """The engine's reason against a value of a setting, None where it takes it."""
-        return next((f.why for f in self.plan.at(name, value).refused if f.field == name), None)
+        return solve.against(self.plan, name, value)
 
 
 def _read(name: str, value: Any) -> Any:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-from capplan.engines import vllm
-from capplan.plan import Plan
+from capplan.engines.pool import RECURRENT, Group
+from capplan.plan import GpuPlan as Plan
 from capplan.plan.gpu import PoolBlock
 from capplan.units import GIB
 from capplan.views.elements import capital, card, counted, el, gib, nothing, sized, sub, table, termed
@@ -67,7 +67,7 @@ def groups_html(plan: Plan) -> str:
 # The picture of a block
 
 
-def _kind(g: vllm.Group) -> str:
+def _kind(g: Group) -> str:
     """What a group's caches are, in words."""
     word = SPECS.get(g.spec) or KINDS[g.kind]
     return f"{word} of {g.window:,}" if g.window is not None else word
@@ -264,7 +264,7 @@ def _reason(plan: Plan, kind: str, blocks: Sequence[PoolBlock]) -> str:
     of = " or ".join(f"{n:,}" for n in dict.fromkeys(b.group.window for b in blocks) if n is not None)
     pages = " or ".join(f"{n:,}" for n in dict.fromkeys(b.group.pages for b in blocks) if n is not None)
     if pages:
-        what = "each layer’s state" if kind == vllm.RECURRENT else "each ring"
+        what = "each layer’s state" if kind == RECURRENT else "each ring"
         return f"A request holds {pages} {'page' if pages == '1' else 'pages'} of {what} at any length, at both alike."
     word = "window" if kind == "sliding" else "chunk"
     if all(b.steady == b.admission for b in blocks):

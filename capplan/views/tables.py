@@ -7,7 +7,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from capplan.engines.base import Line
-from capplan.plan import Plan
+from capplan.plan import GpuPlan as Plan
 from capplan.units import GIB
 from capplan.views.terms import LINE_WORDS
 

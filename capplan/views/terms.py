@@ -170,6 +170,3 @@ GLOSSARY = {
     "pre-snapshot": "memory taken before the engine first looks at what is free",
 }
 """Terms of art, each with a short definition."""
-
-WHO_SIZES = {"vllm": "the driver reports", "blis": "the catalog states"}
-"""Who says how large a device is, by the rules of the engine that is planned."""

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from capplan.engines.base import Finding, Line
-from capplan.ledger import RankPlan
 from capplan.model import Model
-from capplan.plan import Plan
+from capplan.plan import GpuPlan as Plan
+from capplan.plan.rank import RankPlan
 from capplan.registry import Chip
 from capplan.units import GIB, MIB, Count
-from capplan.views.terms import LINE_WORDS, SIGNS, TERM, TERM_OF_LINE, WHO_SIZES
+from capplan.views.terms import LINE_WORDS, SIGNS, TERM, TERM_OF_LINE
 
 UNFOLDED = ("weights", "engine_state", "activations")
 """Lines whose parts are listed under them."""
 
 
-def plan_text(plan: Plan, *, colour: bool = False) -> str:
-    """Verdict, ledger, the engine's own capacity lines, findings."""
+def plan_text(plan: Any, *, colour: bool = False) -> str:
+    """A plan as text, in the words of its engine: verdict, ledger, the engine's own lines, findings."""
+    if plan.rules.plans == "neuron":
+        from capplan.views.neuron_text import neuron_text
+
+        return neuron_text(plan, colour=colour)
+    return _gpu_text(plan, colour=colour)
+
+
+def _gpu_text(plan: Plan, *, colour: bool) -> str:
     sign = SIGNS[plan.verdict]
     head = _paint(f"{sign.mark} {sign.word.upper()}", sign.ansi, colour, bold=True)
     out = [f"{head}  {plan.sentence}", ""]
@@ -56,12 +65,12 @@ def _ledger(plan: Plan, rank: RankPlan, colour: bool) -> Iterator[str]:
         title = f"Tightest: {rank.count} of {n} ranks"
     yield f"  {title:<26}{'GiB':>9}{'bytes':>20}  how known"
     for line in rank.lines:
-        if line.high or line.name not in ("eplb", "communication"):
+        if line.high or not plan.rows[line.name].hides:
             yield from _line_rows(line, colour)
     every = f"{_band(rank.fixed_low_bytes, rank.fixed_high_bytes)} with every band at its end"
     yield _row("fixed", rank.fixed_bytes, "", every)
     if rank.requested_bytes is not None:
-        who = WHO_SIZES[plan.engine.rules]
+        who = plan.rules.sizes_device
         share = f"{plan.resolved.gpu_memory_utilization:g} of the {_gib(plan.device_bytes)} that {who}"
         yield _row("requested", rank.requested_bytes, "derived", share)
     stated = rank.requested_bytes is None
@@ -113,17 +122,13 @@ def _pool(plan: Plan) -> Iterator[str]:
         yield f"  group {i}: {len(g.layers)} layers, {g.spec}, {page}{window}"
 
 
-PRINTED = ("weights", "activations", "cuda_graphs", "communication", "eplb")
-"""The lines of the kernel's total, in its order."""
-
-
 def _one_decimal(plan: Plan) -> Iterator[str]:
     """The figures as the kernel's page prints them; only for its engines."""
     rank, tokens = plan.tightest, plan.resolved.tokens
-    if rank is None or tokens is None or plan.engine.rules != "blis":
+    if rank is None or tokens is None or not plan.rules.prints:
         return
     yield "As the kernel's page prints it"
-    rows = [(LINE_WORDS[name], rank.bytes_of(name)) for name in PRINTED]
+    rows = [(LINE_WORDS[name], rank.bytes_of(name)) for name in plan.rules.prints]
     for name, size in (*rows, ("total", rank.fixed_bytes), ("before the budget", rank.pre_snapshot.bytes)):
         yield f"  {name:<26}{int(size) / GIB:>9.1f} GiB"
     yield f"  {f'cache of {tokens:,} tokens':<26}{int(plan.sequence_variable_bytes(tokens)) / MIB:>9.0f} MiB"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 from html import escape
 from typing import Any
@@ -14,12 +13,13 @@ import anywidget
 from ipywidgets import Box, Widget
 from traitlets import List, Unicode
 
-from capplan.plan import Plan, plan
+from capplan.plan import GpuPlan as Plan
 from capplan.settings.command_line import command
+from capplan.solve import Change
 from capplan.views.controls import CONTROLS, LISTS, controls, describe, flag, follow, part
 from capplan.views.html import bar_html, findings_html, groups_html, ledger_html, style, verdict_html
 from capplan.views.pages import pages_html
-from capplan.views.state import Change, PlannerState
+from capplan.views.state import PlannerState
 from capplan.views.tables import ledger_csv
 
 # What the browser draws
@@ -154,7 +154,7 @@ def _request_figure(shown: Plan, theme: Any) -> Any:
     from capplan.views.figures import request_figure
 
     fp8 = shown.asked.kv_cache_dtype not in (None, "auto")
-    other = plan(shown.model, replace(shown.asked, kv_cache_dtype=None if fp8 else "fp8"))
+    other = shown.at(kv_cache_dtype=None if fp8 else "fp8")
     return request_figure(shown, other=other, theme=theme)
 
 

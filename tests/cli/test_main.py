@@ -1,6 +1,7 @@
 """The command line: exit codes, the engine's own wording, JSON for programs, and one sentence for bad input."""
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -299,7 +300,18 @@ def test_an_unknown_command_is_named():
     assert "plam" in result.stderr
 
 
-def test_weights_of_a_logical_core_are_not_unfolded_and_a_sentence_says_where_they_are():
-    result = capplan(f"explain weights {LLAMA} --engine vllm-neuron --chip trn2")
-    assert (result.exit_code, result.stdout) == (2, "")
-    assert "capplan plan --json" in result.stderr
+def test_weights_of_a_logical_core_are_unfolded_too():
+    words = f"{LLAMA} --engine vllm-neuron --chip trn2 -tp 4"
+    result = capplan(f"explain weights {words}")
+    assert result.exit_code == 0
+    whole = int(re.search(r"layers, ([\d,]+) bytes", result.stdout).group(1).replace(",", ""))
+    listed = [int(n.replace(",", "")) for n in re.findall(r"^    \S.* ([\d,]+)$", result.stdout, re.MULTILINE)]
+    assert sum(listed) == whole == json.loads(capplan(f"plan {words} --json").stdout)["weights_bytes"]
+
+
+def test_stated_weights_of_a_logical_core_have_no_tensors_and_a_sentence_says_so():
+    result = capplan(
+        "explain weights --engine vllm-neuron --chip trn2 --weights-bytes 8589934592 --bytes-per-block 9437184"
+    )
+    assert result.exit_code == 0
+    assert "8,589,934,592 bytes of weights were stated" in result.stdout

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from capplan.engines import vllm
 from capplan.engines.release import load_engine
+from capplan.engines.vllm.case import own_capture_limit
+from capplan.engines.vllm.estimates import captured_tokens
 from capplan.hub import load_model
 from capplan.model import Model, from_config
 from capplan.plan import Plan, plan
@@ -85,8 +86,8 @@ def check(model: Model, case: dict[str, Any], file: dict[str, Any] = REGISTRY) -
     assert p.in_flight_tokens == resolved["max_in_flight_tokens"]
     assert p.frame.backend.name in resolved["attn_backends"]
     if not case["settings"].get("enforce_eager"):
-        own, chip = vllm.own_capture_limit(model), load_chip(case["chip"])
-        captured = vllm.captured_tokens(p.resolved, chip, load_engine(p.resolved.engine), own=own)
+        own, chip = own_capture_limit(model), load_chip(case["chip"])
+        captured = captured_tokens(p.resolved, chip, load_engine(p.resolved.engine), own=own)
         assert captured == resolved["max_cudagraph_capture_size"]
     for p, (_, blocks, figure) in found:
         if blocks is None:

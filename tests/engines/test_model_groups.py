@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.engines.pool import kv_groups
-from capplan.engines.vllm import Group, longest_length, n_batches, request_blocks, steady_blocks
+from capplan.engines.pool import Group, kv_groups, longest_length, n_batches, request_blocks, steady_blocks
 from capplan.hub import load_model
 from capplan.settings.deployment import Deployment
 

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from capplan.engines.release import load_engine
-from capplan.engines.vllm import captured_tokens, resolve, stage_layers
+from capplan.engines.vllm import resolve
+from capplan.engines.vllm.estimates import captured_tokens
+from capplan.engines.vllm.hold import stage_layers
 from capplan.hub import load_model
 from capplan.registry import load_chip
 from capplan.settings.deployment import Deployment

@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 from capplan.engines.release import load_engine
-from capplan.engines.vllm import DISCRETE_RULES, NUMERIC_RULES, resolve
+from capplan.engines.vllm import resolve
 from capplan.engines.vllm.case import Case
+from capplan.engines.vllm.rules import DISCRETE_RULES, NUMERIC_RULES
 from capplan.hub import load_model
 from capplan.plan import plan
 from capplan.registry import Refused, load_chip
-from capplan.settings.deployment import COUNTS, FLAGS, MOST, NEURON, NUMERIC, Deployment
+from capplan.settings.deployment import SETTINGS, Deployment
+from capplan.settings.table import MOST, ON_NEURON
 
 ENGINE = load_engine("vllm-0.33.0")
 RULES = {rule.name: rule for rule in (*DISCRETE_RULES, *NUMERIC_RULES)}
@@ -422,9 +424,9 @@ def test_a_number_beyond_any_float_is_refused_or_answered(name):
         plan(load_model(LLAMA), Deployment(**{name: 10**400}))
 
 
-@pytest.mark.parametrize("name", NEURON)
+@pytest.mark.parametrize("name", [name for name, row in SETTINGS.items() if row.read_by == ON_NEURON])
 def test_a_setting_of_another_engine_is_refused_by_name(name):
-    value = 4 if name in COUNTS else True if name in FLAGS else 0.5 if name in NUMERIC else "x"
+    value = {"count": 4, "flag": True, "text": "x"}.get(SETTINGS[name].kind, 0.5)
     with pytest.raises(Refused, match=f"{name} was set, which vLLM 0.33.0 does not read"):
         plan(load_model(LLAMA), Deployment(**{name: value}))
 

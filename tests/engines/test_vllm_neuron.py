@@ -14,8 +14,7 @@ from capplan.engines.vllm_neuron import inverse
 from capplan.engines.vllm_neuron.diagnosis import failure_class, overshoot
 from capplan.registry import Refused, names
 from capplan.settings import environment
-from capplan.settings.command_line import parse_flags
-from capplan.settings.deployment import Deployment, from_mapping
+from capplan.settings.deployment import Deployment
 from capplan.units import GIB
 
 VECTORS = json.loads((Path(__file__).parent.parent / "data" / "neuron-vectors.json").read_text())
@@ -187,22 +186,6 @@ def test_no_other_minimum_is_read(text):
 
 
 @pytest.mark.parametrize(
-    ("text", "on"), [("0", False), ("1", True), ("2", True), ("-1", True), (" 0 ", False), ("00", False)]
-)
-def test_a_switch_is_a_whole_number_read_as_yes_or_no(text, on):
-    assert environment.settings({"VLLM_NEURON_CPU_MODE": text}) == {"cpu_mode": on}
-    assert environment.settings({"VLLM_NEURON_CPU_COMPILE": text}) == {"cpu_compile": on}
-
-
-@pytest.mark.parametrize("name", ["VLLM_NEURON_CPU_MODE", "VLLM_NEURON_CPU_COMPILE"])
-@pytest.mark.parametrize("text", ["true", "yes", "on", "", "1.0"])
-def test_a_word_is_no_switch(name, text):
-    with pytest.raises(Refused, match=name) as error:
-        environment.settings({name: text})
-    assert repr(text) in str(error.value)
-
-
-@pytest.mark.parametrize(
     ("target", "stack"),
     [
         ("trn1", 16), ("gen2", 16), ("inf2", 16), ("trn2", 24), ("gen3", 24), ("trn3", 36), ("gen4", 36),
@@ -242,20 +225,6 @@ def test_a_degree_in_words_is_refused(text):
 )
 def test_the_share_of_every_platform_at_every_degree(chip, degree, share):
     assert budget(chip=chip, logical_nc_config=degree, weights=0).share_bytes == share * GIB
-
-
-def test_a_variable_s_name_that_is_nearly_right_is_pointed_out():
-    assert "VLLM_NEURON_RESERVED_HEADROOM_GIB" in environment.unread({"VLLM_NEURON_HEADROOM_GIB": "4", "HOME": "/"})[0]
-    assert environment.unread({HEADROOM: "4", "PATH": ""}) == ()
-
-
-def test_variables_are_pasted_and_printed():
-    pasted = parse_flags(f"export {HEADROOM}=4 NEURON_LOGICAL_NC_CONFIG=1 vllm serve some/model -tp 8".split())
-    assert pasted.settings == {"reserved_headroom_gib": 4.0, "logical_nc_config": 1, "tensor_parallel_size": 8}
-    assert pasted.model == "some/model"
-    assert environment.lines(pasted.settings) == (f"export {HEADROOM}=4", "export NEURON_LOGICAL_NC_CONFIG=1")
-    d = from_mapping({HEADROOM: "1.5", "engine": "vllm-neuron"})
-    assert d.reserved_headroom_gib == 1.5
 
 
 # Bad input that is no variable

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import capplan
 from capplan import Deployment, Refused, load_model, plan
+from capplan.engines.frame import ROWS
 from capplan.plan import VERDICTS
-from capplan.plan.gpu import BYTE_FIELDS, remedies
+from capplan.solve import remedies
 
 QWEN = load_model("Qwen/Qwen3-32B")
 LLAMA_70B = load_model("meta-llama/Meta-Llama-3.1-70B")
@@ -103,7 +104,9 @@ ARRAYS = {
     "kv_cache_memory_bytes": np.array([1, 10**8, 10**9, 20 * 10**9, 60 * 10**9]),
 }
 FIGURES = (
-    *BYTE_FIELDS,
+    *(f"{name}_bytes" for name in ROWS),
+    "fixed_bytes",
+    "kv_budget_bytes",
     "kv_blocks",
     "kv_request_blocks",
     "kv_cache_tokens",
@@ -198,7 +201,8 @@ def test_as_lengths_grow_a_plan_fits_then_is_close_then_does_not_fit():
 def test_a_claim_beyond_what_is_free_does_not_fit_and_says_what_would():
     p = plan(QWEN, Deployment(tensor_parallel_size=4, gpu_memory_utilization=1.0))
     assert p.verdict == "does-not-fit"
-    changes, words = next(remedies(p))
+    change = next(remedies(p))
+    changes, words = change.settings, change.cost
     assert "gpu_memory_utilization" in changes
     assert words in p.sentence
     assert plan(QWEN, replace(p.asked, **changes)).verdict == "fits"
@@ -207,7 +211,7 @@ def test_a_claim_beyond_what_is_free_does_not_fit_and_says_what_would():
 @pytest.mark.parametrize(("model", "asked"), SINGLE)
 def test_what_would_work_works(model, asked):
     p = plan(model, asked)
-    for changes, _ in remedies(p):
+    for changes in (change.settings for change in remedies(p)):
         assert plan(model, replace(asked, **changes)).verdict in ("fits", "close")
 
 

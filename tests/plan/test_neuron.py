@@ -11,7 +11,9 @@ import pytest
 import capplan
 from capplan import Deployment, Refused, load_model, plan
 from capplan.engines import vllm_neuron
-from capplan.plan.neuron import FIGURES, VERDICTS, Geometry, NeuronPlan, neuron_plan
+from capplan.plan import VERDICTS
+from capplan.plan.neuron import NeuronPlan
+from capplan.plan.public import NEURON_FIGURES
 from capplan.units import GIB
 from capplan.views.neuron_text import neuron_text
 
@@ -20,12 +22,14 @@ LLAMA_70B = load_model("meta-llama/Llama-3.3-70B-Instruct")
 GEMMA = load_model("google/gemma-2-9b-it")
 MIXTRAL = load_model("mistralai/Mixtral-8x7B-v0.1")
 DEEPSEEK = load_model("deepseek-ai/DeepSeek-V3")
-SCHEMA = json.loads((Path(capplan.__file__).parent / "plan" / "neuron.schema.json").read_text())
+SCHEMA = json.loads((Path(capplan.__file__).parent / "plan" / "plan.schema.json").read_text())
 ON = Deployment(engine="vllm-neuron", chip="trn2", tensor_parallel_size=8)
 
 # GPT-OSS 120B on Trainium3 with the reserve that was tested for it: weights and geometry as vectors NB35 and NK05
 GPT_OSS = replace(ON, chip="trn3", weights_bytes=16_106_127_360, reserved_headroom_gib=4.0, max_model_len=131_072)
-GPT_OSS_CACHE = Geometry(n_layers=36, n_kv_heads=8, head_dim=64, kv_bits=16)
+GPT_OSS_BLOCK = vllm_neuron.page(
+    vllm_neuron.Geometry(n_layers=36, n_kv_heads=8, head_dim=64, kv_bits=16), block_size=32, tensor_parallel_size=8
+).block_bytes
 
 CASES = [
     (QWEN, ON),
@@ -150,11 +154,10 @@ def test_what_is_known_is_given_where_something_else_is_missing():
 
 
 def test_the_worked_reserve_of_gpt_oss_120b():
-    p = neuron_plan(None, GPT_OSS, geometry=GPT_OSS_CACHE)
+    p = plan(None, replace(GPT_OSS, bytes_per_block=GPT_OSS_BLOCK))
     assert (p.kv_budget_bytes, p.kv_block_bytes, p.kv_blocks) == (18_253_611_008, 294_912, 61_895)
     assert (p.requests_admitted, p.requests_held, p.kv_request_blocks) == (15, 15, 4096)
     assert p.verdict == "fits"
-    assert plan(None, replace(GPT_OSS, bytes_per_block=294_912)).kv_blocks == p.kv_blocks
     assert p.environment_lines == ("export VLLM_NEURON_RESERVED_HEADROOM_GIB=4",)
     assert "reserved headroom: 4.00 GiB" in p.log_lines
 
@@ -192,6 +195,28 @@ def test_compiling_and_running_are_seen_from_both_sides():
 
 
 # Verdicts and words
+
+
+def test_what_a_worker_does_not_read_is_said_and_not_among_what_it_resolves():
+    asked = replace(ON, nnodes=2, pool_role="decode", async_scheduling=False, usage_context="llm-class")
+    p = plan(QWEN, asked)
+    assert [f.field for f in p.overridden if f.happens == "ignored"] == [
+        "usage_context",
+        "nnodes",
+        "pool_role",
+        "async_scheduling",
+    ]
+    resolved = p.to_dict()["resolved"]
+    assert not {f.field for f in p.overridden} & set(resolved)
+    # what its rules read is listed, also where they only refuse it
+    assert {"enable_expert_parallel", "quantization", "hf_overrides", "reserved_headroom_gib"} <= set(resolved)
+    assert plan(QWEN, asked).kv_blocks == plan(QWEN, ON).kv_blocks
+
+
+def test_many_at_once_of_a_setting_that_is_not_read_are_ignored_as_one_is():
+    p = plan(QWEN, replace(ON, kv_cache_memory_bytes=np.array([1 << 30, 1 << 40])))
+    assert [f.field for f in p.overridden] == ["kv_cache_memory_bytes"]
+    assert p.kv_blocks == plan(QWEN, ON).kv_blocks
 
 
 def test_what_is_ignored_beside_a_reserve_is_said():
@@ -349,7 +374,7 @@ def test_many_are_one_repeated(field, policy):
     ones = [plan(QWEN, replace(asked, **{field: value.item()})) for value in values]
     words = [many.verdict] * len(values) if isinstance(many.verdict, str) else [VERDICTS[code] for code in many.verdict]
     assert words == [p.verdict for p in ones]
-    for name in FIGURES:
+    for name in NEURON_FIGURES:
         got = getattr(many, name)
         for i, one in enumerate(ones):
             if one.verdict == "refused":
@@ -365,7 +390,7 @@ def test_a_plan_for_many_has_no_sentence_and_no_public_form():
         with pytest.raises(ValueError, match="one configuration"):
             ask()
     assert many.answers == many.stack == many.log_lines == ()
-    assert "2 verdicts" in repr(many)
+    assert "2 configurations" in repr(many)
 
 
 def test_many_pairs_of_a_reserve_and_a_minimum():
@@ -377,8 +402,8 @@ def test_many_pairs_of_a_reserve_and_a_minimum():
 
 
 def test_curves_stand_where_the_plan_does_under_both_policies():
-    reserve = neuron_plan(None, replace(GPT_OSS, bytes_per_block=294_912))
-    default = reserve.at("reserved_headroom_gib", None)
+    reserve = plan(None, replace(GPT_OSS, bytes_per_block=294_912))
+    default = reserve.at(reserved_headroom_gib=None)
     assert (reserve.cap_curve.now, reserve.cap_curve.default, reserve.headroom_curve.now) == (None, 0.3, 4.0)
     assert (default.cap_curve.now, default.headroom_curve.now) == (0.3, None)
     assert reserve.default_budget_bytes == default.default_budget_bytes == default.kv_budget_bytes
@@ -390,14 +415,14 @@ def test_curves_stand_where_the_plan_does_under_both_policies():
 
 
 def test_curves_are_missing_where_no_budget_is():
-    nothing = neuron_plan(None, ON)
+    nothing = plan(None, ON)
     assert (nothing.cap_curve, nothing.headroom_curve, nothing.default_budget_bytes) == (None, None, None)
 
 
 def test_what_is_said_of_a_refusal_is_the_engine_s_text_or_the_broken_rule():
-    p = neuron_plan(None, replace(GPT_OSS, bytes_per_block=294_912))
+    p = plan(None, replace(GPT_OSS, bytes_per_block=294_912))
     assert p.says == ""
-    assert p.at("reserved_headroom_gib", 22.0).says.startswith("Computed KV cache budget is below minimum threshold")
-    assert "it must be a finite number of GiB" in p.at("reserved_headroom_gib", -1.0).says
-    many = p.at("reserved_headroom_gib", np.array([1.0, 22.0]))
+    assert p.at(reserved_headroom_gib=22.0).says.startswith("Computed KV cache budget is below minimum threshold")
+    assert "it must be a finite number of GiB" in p.at(reserved_headroom_gib=-1.0).says
+    many = p.at(reserved_headroom_gib=np.array([1.0, 22.0]))
     assert (many.says, many.cap_curve, many.headroom_curve) == ("", None, None)

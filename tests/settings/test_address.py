@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capplan.settings.address import read_query, write_query
-from capplan.settings.deployment import FIELDS
+from capplan.settings.deployment import SETTINGS
 
 TEXT = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=30).map(str.strip).filter(bool)
 SAID = st.fixed_dictionaries(
@@ -31,7 +31,7 @@ def test_what_is_said_comes_back(model, said):
 @given(st.text(max_size=300))
 def test_any_text_is_read_without_an_error(text):
     model, said, faults = read_query(text)
-    assert set(said) <= set(FIELDS)
+    assert set(said) <= set(SETTINGS)
     assert model is None or model
     assert all(isinstance(fault, str) for fault in faults)
 

@@ -1,7 +1,6 @@
-"""Flags as people paste them, settings as JSON states them, and a command line made of them again."""
+"""Settings as JSON states them: of the right kind, in arrays that no product wraps, said or not, read or not."""
 
 import json
-import shlex
 from dataclasses import replace
 
 import numpy as np
@@ -9,192 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capplan.engines.release import load_engine
 from capplan.registry import Refused
-from capplan.settings.command_line import command, parse_flags
-from capplan.settings.deployment import (
-    COUNTS,
-    FIELDS,
-    FLAGS,
-    NEURON,
-    NO_FLAG,
-    NUMERIC,
-    SHORT_FLAGS,
-    Deployment,
-    checked,
-    from_mapping,
-    stated,
-    whole,
-)
+from capplan.settings.deployment import SETTINGS, Deployment, checked, from_mapping, read_by, stated, unread
 
-ENGINE = load_engine("vllm-0.33.0")
-SETTINGS = [name for name in FIELDS if name not in NEURON]
-SWITCHES = [name for name in FLAGS if name not in NEURON]
-NUMBERS = [name for name in NUMERIC if name not in NEURON]
-
-
-def parse(line):
-    return parse_flags(
-        shlex.split(line), no_effect=ENGINE.no_effect, switches=ENGINE.switches, not_planned=ENGINE.not_planned
-    )
-
-
-def refusal(line):
-    with pytest.raises(Refused) as error:
-        parse(line)
-    return str(error.value)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "Qwen/Qwen3-32B --tensor-parallel-size 4 --max-model-len 32768",
-        "Qwen/Qwen3-32B --tensor_parallel_size 4 --max_model_len 32768",
-        "Qwen/Qwen3-32B --tensor-parallel-size=4 --max-model-len=32768",
-        "Qwen/Qwen3-32B --tensor_parallel_size=4 --max_model_len=32K",
-        "Qwen/Qwen3-32B -tp 4 --max-model-len 32_768",
-        "Qwen/Qwen3-32B -tp=4 --max-model-len 32,768",
-        "vllm serve Qwen/Qwen3-32B -tp 4 --max-model-len 32768",
-        "serve Qwen/Qwen3-32B -tp 4 --max-model-len 32768",
-        "vllm serve -tp 4 --max-model-len 32768 Qwen/Qwen3-32B",
-        "vllm serve --model Qwen/Qwen3-32B -tp 4 --max-model-len 32768",
-        "--model=Qwen/Qwen3-32B -tp 2 -tp 4 --max-model-len 32768",
-    ],
-)
-def test_a_command_line_is_read_however_it_is_written(line):
-    found = parse(line)
-    assert found.model == "Qwen/Qwen3-32B"
-    assert found.settings == {"tensor_parallel_size": 4, "max_model_len": 32_768}
-    assert found.ignored == ()
-
-
-@pytest.mark.parametrize(("short", "field"), SHORT_FLAGS.items())
-def test_a_short_form_is_its_long_one(short, field):
-    value = "" if field in FLAGS else "fp8" if field == "quantization" else "2"
-    assert parse(f"m {short} {value}").settings == parse(f"m --{field.replace('_', '-')} {value}").settings
-
-
-@pytest.mark.parametrize("field", SWITCHES)
-def test_a_switch_may_stand_alone_be_denied_or_say_its_value(field):
-    dashed = field.replace("_", "-")
-    for line, value in [
-        (f"--{dashed}", True),
-        (f"--{field}", True),
-        (f"--no-{dashed}", False),
-        (f"--no_{field}", False),
-        (f"--{dashed}=false", False),
-        (f"--{dashed} False", False),
-        (f"--{dashed}=true", True),
-        (f"--no-{dashed} --{dashed}", True),
-    ]:
-        assert parse(f"m {line}").settings == {field: value}, line
-        assert parse(f"{line} m").model == "m", line
-
-
-def test_a_count_cannot_be_denied():
-    assert "--no-max-model-len" in refusal("m --no-max-model-len")
-
-
-def test_other_words_for_a_setting_are_taken():
-    # vllm 0.33.0: --kv-cache-memory and --device-memory-utilization
-    assert parse("m --kv-cache-memory 4G --device-memory-utilization 0.8").settings == {
-        "kv_cache_memory_bytes": 4 << 30,
-        "gpu_memory_utilization": 0.8,
-    }
-
-
-def test_flags_that_move_no_memory_are_taken_and_listed():
-    found = parse("m --port 8000 --api-key x --trust-remote-code --host=0.0.0.0 -tp 2 --served-model-name q")
-    assert found.settings == {"tensor_parallel_size": 2}
-    assert found.ignored == (
-        "--port 8000",
-        "--api-key x",
-        "--trust-remote-code",
-        "--host 0.0.0.0",
-        "--served-model-name q",
-    )
-
-
-def test_a_switch_that_moves_no_memory_does_not_swallow_the_model():
-    assert parse("vllm serve --trust-remote-code Qwen/Qwen3-32B -tp 2").model == "Qwen/Qwen3-32B"
-
-
-def test_flags_that_may_move_memory_without_a_law_are_refused_by_name():
-    for line in ("m --enable-lora", "m --cpu-offload-gb 4", "m --speculative_config={}", "m --attention-backend X"):
-        flag = line.split()[1].partition("=")[0]
-        assert refusal(line).startswith(f"{flag} may move memory, and capplan has no law for it yet")
-
-
-def test_no_flag_is_on_two_lists():
-    known = {field.replace("_", "-") for field in SETTINGS}
-    lists = (known, set(ENGINE.no_effect), set(ENGINE.not_planned))
-    assert sum(map(len, lists)) == len(set.union(*lists))
-
-
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("m --max-modle-len 5", "there is no flag --max-modle-len; the closest"),
-        ("m --tensor-parallel 5", "--tensor-parallel-size"),
-        ("m --pot 8000", "--port"),
-        ("m -tpp 4", "there is no flag -tpp"),
-        ("m n", "'n' is left over: the model is m already"),
-        ("m -tp", "-tp stands at the end without a value"),
-        ("m --max-model-len", "--max-model-len stands at the end without a value"),
-        ("m -tp four", "tensor_parallel_size is 'four'; it must be a whole number such as 4, 32768 or 32K"),
-        ("m --gpu-memory-utilization much", "gpu_memory_utilization is 'much'; it must be a share in (0, 1] such as"),
-        ("m --enforce-eager=maybe", "'maybe'; it must be true or false"),
-        ("m --hf-overrides {bad", "hf_overrides is not JSON"),
-        ("m --hf-overrides [1]", "hf_overrides is [1]; it must be a JSON object"),
-        ("m --usage-context batch", "usage_context is 'batch'; there are openai-api-server and llm-class"),
-    ],
-)
-def test_a_wrong_word_is_named_with_what_would_do(line, says):
-    assert says in refusal(line)
-
-
-@pytest.mark.parametrize(
-    ("raw", "number"),
-    [
-        ("4", 4),
-        (4, 4),
-        (" 32768 ", 32_768),
-        ("32_768", 32_768),
-        ("32,768", 32_768),
-        ("-1", -1),
-        # vllm 0.33.0, utils/argparse_utils.py, human_readable_int: k is 1,000 and K is 1,024
-        ("1k", 1000),
-        ("1K", 1024),
-        ("25.6k", 25_600),
-        ("1.5k", 1500),
-        ("32K", 32_768),
-        ("2M", 2 << 20),
-        ("2m", 2_000_000),
-        ("20G", 20 << 30),
-        ("20g", 20_000_000_000),
-        ("1T", 1 << 40),
-        # 1.001 * 1000 is 1000.9999999999999 in float64, which the engine truncates
-        ("1.001k", 1000),
-        # vllm 0.33.0, human_readable_int_or_auto
-        ("auto", -1),
-    ],
-)
-def test_a_number_is_read_as_the_engine_reads_it(raw, number):
-    assert whole("max_model_len", raw) == number
-
-
-@pytest.mark.parametrize(
-    "raw", ["", "k", "4x", "1.5", 1.5, "1..5k", "0x10", "nan", "inf", True, None, [4], "4 5", "--"]
-)
-def test_what_is_no_whole_number_is_refused(raw):
-    with pytest.raises(Refused) as error:
-        whole("max_model_len", raw)
-    assert str(error.value) == f"max_model_len is {raw!r}; it must be a whole number such as 4, 32768 or 32K"
+MANY = [name for name, row in SETTINGS.items() if row.many]
 
 
 def test_overrides_are_kept_as_canonical_json():
-    written = parse("""m --hf-overrides '{"b": 1, "a": {"c": [2]}}'""").settings["hf_overrides"]
-    assert written == '{"a": {"c": [2]}, "b": 1}'
+    written = '{"a": {"c": [2]}, "b": 1}'
     assert Deployment(hf_overrides=written).overrides == {"a": {"c": [2]}, "b": 1}
     assert from_mapping({"hf_overrides": {"b": 1, "a": {"c": [2]}}}).hf_overrides == written
     assert from_mapping({"hf_overrides": {}}).hf_overrides is None
@@ -206,7 +27,7 @@ def test_a_mapping_states_a_deployment():
     asked = Deployment(max_model_len=32_768, tensor_parallel_size=2, enforce_eager=True, dtype="float16")
     assert from_mapping(values) == asked
     assert from_mapping({"kv_cache_memory": 5}) == Deployment(kv_cache_memory_bytes=5)
-    assert from_mapping({}) == from_mapping(dict.fromkeys(FIELDS)) == Deployment()
+    assert from_mapping({}) == from_mapping(dict.fromkeys(SETTINGS)) == Deployment()
 
 
 @pytest.mark.parametrize(
@@ -230,22 +51,25 @@ def test_a_mapping_that_states_none_is_named(values, says):
 
 
 WRONG = {
-    **{name: [1.5, "4", True, [4], {}] for name in COUNTS},
-    **{name: [1, "true", [True]] for name in FLAGS},
-    "gpu_memory_utilization": ["0.9", True, [0.9]],
-    **{name: [5, True, ["x"]] for name in FIELDS if name not in (*COUNTS, *FLAGS, *NUMERIC)},
+    "count": [1.5, "4", True, [4], {}],
+    "flag": [1, "true", [True]],
+    "share": ["0.9", True, [0.9]],
+    "number": ["0.9", True, [0.9]],
+    "text": [5, True, ["x"]],
+    "json": [5, True, ["x"]],
 }
 
 
-@pytest.mark.parametrize("name", SETTINGS)
-def test_a_setting_of_the_wrong_kind_is_refused_by_name(name):
-    for value in WRONG[name]:
+@pytest.mark.parametrize("row", SETTINGS.values(), ids=lambda row: row.name)
+def test_a_setting_of_the_wrong_kind_is_refused_by_name(row):
+    label = row.variable.label if row.variable else row.name
+    for value in WRONG[row.kind]:
         with pytest.raises(Refused) as error:
-            checked(replace(Deployment(), **{name: value}))
-        assert str(error.value).startswith(f"{name} is {value!r}; it must be ")
-    if FIELDS[name].default is not None:
-        with pytest.raises(Refused, match=f"{name} is None"):
-            checked(replace(Deployment(), **{name: None}))
+            checked(replace(Deployment(), **{row.name: value}))
+        assert str(error.value).startswith(f"{label} is {value!r}; it must be ")
+    if row.default is not None:
+        with pytest.raises(Refused, match=f"{row.name}.* is None"):
+            checked(replace(Deployment(), **{row.name: None}))
 
 
 @pytest.mark.parametrize(
@@ -272,12 +96,50 @@ def test_arrays_of_two_lengths_are_refused():
         checked(Deployment(max_model_len=two, max_num_seqs=three))
 
 
-@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("name", MANY)
 def test_a_number_may_be_an_array(name):
-    value = np.array([0.8, 0.9]) if name == "gpu_memory_utilization" else np.array([1024, 2048])
+    value = np.array([1024, 2048]) if SETTINGS[name].kind == "count" else np.array([0.8, 0.9])
     d = Deployment(**{name: value})
     assert checked(d) is d
     assert list(stated(d)) == [name]
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_an_array_may_hold_its_row_s_most_and_no_more(name):
+    most = SETTINGS[name].most
+    if SETTINGS[name].kind == "count":
+        at, beyond, dtype = most, most + 1, np.int64
+    else:
+        at, beyond, dtype = float(most), float(np.nextafter(most, np.inf)), np.float64
+    for sign in (1, -1):
+        d = Deployment(**{name: np.array([sign * at, 1], dtype=dtype)})
+        assert checked(d) is d
+        with pytest.raises(Refused, match=f"^{name} has numbers beyond {most:,}"):
+            checked(Deployment(**{name: np.array([1, sign * beyond], dtype=dtype)}))
+
+
+@given(blocks=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=4))
+def test_blocks_that_pass_in_an_array_do_not_wrap_beside_a_block_of_64_mib(blocks):
+    try:
+        checked(Deployment(num_gpu_blocks_override=np.array(blocks, dtype=np.int64)))
+    except Refused:
+        assert any(abs(n) >= 2**36 for n in blocks)
+    else:
+        assert all(abs(n) * (64 << 20) < 2**63 for n in blocks)
+
+
+def test_one_number_is_exact_at_any_size():
+    assert checked(Deployment(num_gpu_blocks_override=2**62, weights_bytes=2**62))
+
+
+def test_what_is_no_number_is_left_to_the_rules_but_hides_nothing():
+    checked(Deployment(reserved_headroom_gib=np.array([np.nan, 4.0])))
+    with pytest.raises(Refused, match="reserved_headroom_gib has numbers beyond"):
+        checked(Deployment(reserved_headroom_gib=np.array([np.nan, 1e30])))
+
+
+def test_an_empty_array_is_one_for_no_configuration():
+    assert checked(Deployment(max_num_seqs=np.array([], dtype=np.int64)))
 
 
 def test_a_deployment_says_only_what_was_said():
@@ -286,33 +148,33 @@ def test_a_deployment_says_only_what_was_said():
     assert Deployment(tensor_parallel_size=4, pipeline_parallel_size=3, data_parallel_size=2).n_chips == 24
 
 
-NAMES = st.sampled_from(["fp8", "auto", "bfloat16", "a b", "it's"])
-ANY = {
-    **{name: st.integers(1, 2**40) for name in COUNTS},
-    **{name: st.booleans() for name in FLAGS},
-    "max_model_len": st.just(-1) | st.integers(1, 2**40),
-    "gpu_memory_utilization": st.floats(0, 1, exclude_min=True),
-    "usage_context": st.sampled_from(["openai-api-server", "llm-class"]),
-    "hf_overrides": st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=3), min_size=1).map(
+def test_what_an_engine_does_not_read_is_found_where_it_was_said():
+    assert unread(Deployment(engine="vllm-neuron"), "vllm_neuron") == ()
+    d = Deployment(enforce_eager=True, async_scheduling=False, usage_context="llm-class", nnodes=2, cpu_mode=True)
+    assert unread(d, "vllm_neuron") == ("usage_context", "nnodes", "enforce_eager", "async_scheduling")
+    assert unread(d, "vllm") == unread(d, "blis") == ("cpu_mode",)
+    assert unread(Deployment(kv_cache_memory_bytes=np.array([1, 2])), "vllm_neuron") == ("kv_cache_memory_bytes",)
+    assert set(read_by("vllm")) | set(read_by("vllm_neuron")) == set(SETTINGS)
+
+
+VALUES = {
+    "count": st.integers(1, 2**40),
+    "flag": st.booleans(),
+    "share": st.floats(0, 1, exclude_min=True),
+    "number": st.floats(0, 64),
+    "text": st.sampled_from(["fp8", "auto", "bfloat16", "a b", "it's"]),
+    "json": st.dictionaries(st.text(max_size=3), st.integers() | st.text(max_size=3), min_size=1).map(
         lambda table: json.dumps(table, sort_keys=True)
     ),
 }
-DEPLOYMENTS = st.fixed_dictionaries({}, optional={name: ANY.get(name, NAMES) for name in SETTINGS}).map(
-    lambda settings: Deployment(**settings)
+SAID = st.fixed_dictionaries(
+    {},
+    optional={name: st.sampled_from(row.words) if row.words else VALUES[row.kind] for name, row in SETTINGS.items()},
 )
 
 
 @settings(deadline=None)
-@given(d=DEPLOYMENTS)
-def test_a_command_line_says_a_deployment_again(d):
-    found = parse(command("Qwen/Qwen3-32B", d))
-    assert found.model == "Qwen/Qwen3-32B"
-    assert found.ignored == ()
-    kept = {name: getattr(d, name) for name in NO_FLAG}
-    assert Deployment(**{**kept, **found.settings}) == d
-
-
-@settings(deadline=None)
-@given(d=DEPLOYMENTS)
-def test_json_says_a_deployment_again(d):
+@given(said=SAID)
+def test_json_says_a_deployment_again(said):
+    d = Deployment(**said)
     assert from_mapping(json.loads(json.dumps(stated(d)))) == d

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from capplan import plan
 from capplan.hub import load_model
-from capplan.plan.neuron import FIGURES, neuron_plan
+from capplan.plan.public import NEURON_FIGURES as FIGURES
 from capplan.settings.deployment import FIELDS, Deployment, from_mapping
 from capplan.units import GIB
 from capplan.views.neuron_figures import cap_figure, headroom_figure
@@ -79,7 +80,7 @@ def test_the_first_visit_is_the_worked_reserve_of_the_vectors():
     assert p.kv_block_bytes == blocks["bytes_per_block_all_layers"]
     assert p.kv_blocks == blocks["num_blocks"] == 61_895
     assert (p.requests_admitted, p.requests_held) == (15, 15)
-    assert figures(p) == figures(neuron_plan(None, GPT_OSS))
+    assert figures(p) == figures(plan(None, GPT_OSS))
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_settings_give_the_answer_of_the_plan(said):
     state.say(**said)
     assert (state.note, state.problems) == ("", {})
     plain = {name: getattr(state, name) for name in FIELDS if getattr(state, name) is not None}
-    want = neuron_plan(None, from_mapping(plain))
+    want = plan(None, from_mapping(plain))
     assert figures(state.plan) == figures(want)
     assert state.plan.sentence == want.sentence
     again = NeuronState(state.to_query())
@@ -200,7 +201,7 @@ def test_curves_are_the_plan_point_by_point(query):
         marks = (curve.now, curve.default, curve.turn)
         places |= {list(curve.values).index(mark) for mark in marks if mark is not None}
         for i in sorted(places):
-            one = neuron_plan(p.model, replace(p.asked, **other, **{curve.field: float(curve.values[i])}))
+            one = plan(p.model, replace(p.asked, **other, **{curve.field: float(curve.values[i])}))
             assert one.kv_budget_bytes == curve.kv_budget_bytes[i]
             assert one.binding == curve.binding[i]
 
@@ -221,8 +222,8 @@ def test_figures_draw_the_curves_and_the_point_in_force(query):
 def test_the_curve_turns_where_the_weights_begin_to_bind():
     p = NeuronState(DEFAULT).plan
     turn = p.cap_curve.turn
-    assert p.at("kv_gmu_budget_cap_fraction", turn).binding in ("both", "user_budget")
-    assert p.at("kv_gmu_budget_cap_fraction", turn - 1e-6).binding == "cap"
+    assert p.at(kv_gmu_budget_cap_fraction=turn).binding in ("both", "user_budget")
+    assert p.at(kv_gmu_budget_cap_fraction=turn - 1e-6).binding == "cap"
     assert p.headroom_curve.turn == 20.0
 
 

@@ -100,7 +100,7 @@ def test_what_is_known_of_a_model_without_weights_is_shown():
     assert shown.verdict == "refused"
     assert f"blocks of {sized(shown.kv_block_bytes)}" in Read(html.groups_html(shown)).text
     rows = Read(html.ledger_html(shown)).text
-    assert all(f"{line.bytes:,}" in rows for line in shown.known_lines if line.bytes)
+    assert all(f"{line.bytes:,}" in rows for line in shown.lines if line.bytes)
     assert "The weights are unknown" in Read(html.bar_html(shown)).text
 
 

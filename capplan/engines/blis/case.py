@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from capplan.engines import base
 from capplan.engines.blis.own import CacheFormat, Own, SparseBackend, own
 from capplan.engines.release import Engine, capability_matches
 from capplan.laws import kv_cache
@@ -16,7 +17,7 @@ TWO_BYTES = 16
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
+class Case(base.Case):
     """What a rule looks at: the model, the deployment with its defaults filled in, the chip and the engine."""
 
     model: Model
@@ -27,15 +28,6 @@ class Case:
     @property
     def own(self) -> Own:
         return own(self.engine)
-
-    @property
-    def name(self) -> str:
-        """The model's name as sentences use it."""
-        return self.model.short_name
-
-    @property
-    def tp(self) -> int:
-        return self.d.tensor_parallel_size
 
     @property
     def dp(self) -> int:

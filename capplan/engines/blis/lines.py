@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from capplan.engines.base import Line, exact
+from dataclasses import replace
+
+from capplan.engines.base import Line, exact, figure
 from capplan.engines.blis.case import Case, snapped
 from capplan.engines.declared import own_buffers
-from capplan.engines.frame import Rank
+from capplan.engines.frame import Rank, Setting
 from capplan.engines.pool import speculative_tokens
-from capplan.engines.release import Engine
 from capplan.laws import activations, runtime
-from capplan.model import Model
-from capplan.registry import Chip, Datum
-from capplan.settings.deployment import Deployment
+from capplan.registry import Datum
 from capplan.units import Count, at_most, choose
 
 FAMILIES = {
@@ -24,44 +23,30 @@ FAMILIES = {
 """The families of graphs that each mode captures."""
 
 
-def ledger(
-    model: Model, d: Deployment, chip: Chip, engine: Engine, rank: Rank | None, seqs: Count, tokens: Count
-) -> tuple[tuple[Line, ...], Line]:
+def lines(s: Setting, rank: Rank | None) -> tuple[Line, ...]:
     """The lines of one rank in the order of the ledger, and what is held before the budget.
 
     Without a rank the weights are unknown, and theirs and their replicas' lines are left out.
 
     Source: BLIS latency kernel, the Memory page.
     """
-    c = Case(model=model, d=d, chip=chip, engine=engine)
+    c = Case(model=s.model, d=s.d, chip=s.chip, engine=s.engine)
     before = _before(c)
-    inside = c.engine.does("communicators", "in-total")
-    communication = exact("communication", 0, "always 0", "communicators exist before the budget is taken")
-    nothing = exact("pre_snapshot", 0, "always 0", "this version counts it in the total")
-    lines = (
+    if c.engine.does("communicators", "in-total"):
+        nothing = exact("pre_snapshot", 0, "always 0", "this version counts it in the total", role="beside")
+        communicators = (replace(before, name="communication", role="charged"), nothing)
+    else:
+        why = "communicators exist before the budget is taken"
+        communicators = (exact("communication", 0, "always 0", why), before)
+    return (
         *(() if rank is None else (_weights(c, rank),)),
         exact("allocator_rounding", 0, "not charged", "the kernel rounds nothing"),
         *(() if rank is None else (_replicas(c, rank),)),
         exact("engine_state", 0, "not charged", "the kernel charges no state of the runner"),
-        _activations(c, seqs, tokens),
+        _activations(c, s.seqs, s.tokens),
         exact("non_torch", 0, "not charged", "the kernel charges nothing outside the tensor allocator"),
-        _graphs(c, seqs, tokens),
-        _renamed(before, "communication") if inside else communication,
-    )
-    return lines, nothing if inside else before
-
-
-def _renamed(line: Line, name: str) -> Line:
-    return Line(
-        name=name,
-        bytes=line.bytes,
-        low=line.low,
-        high=line.high,
-        kind=line.kind,
-        law=line.law,
-        note=line.note,
-        data=line.data,
-        parts=line.parts,
+        _graphs(c, s.seqs, s.tokens),
+        *communicators,
     )
 
 
@@ -79,16 +64,8 @@ def _weights(c: Case, rank: Rank) -> Line:
         )
     if c.model.tied:
         note += ", one table for words in and out"
-    return Line(
-        name="weights",
-        bytes=rank.weights_bytes,
-        low=rank.weights_bytes,
-        high=rank.weights_bytes,
-        kind="exact",
-        law="matrices at their served width, the embedding at its own, ideal shares",
-        note=note,
-        parts=rank.weight_lines,
-    )
+    law = "matrices at their served width, the embedding at its own, ideal shares"
+    return exact("weights", rank.weights_bytes, law, note, parts=rank.weight_lines)
 
 
 def _replicas(c: Case, rank: Rank) -> Line:
@@ -134,17 +111,10 @@ def _activations(c: Case, seqs: Count, tokens: Count) -> Line:
             own = own + size
         peak = activations.with_own_buffers_bytes(pass_bytes=peak, own_bytes=own)
         parts = (*parts, *buffers)
-    return Line(
-        name="activations",
-        bytes=peak,
-        low=peak,
-        high=peak,
-        kind=_kind(halves, least),
-        law="the larger of the two passes" + (", the model's own buffers beside it" if buffers else ""),
-        note=f"{halves.value / 2:g} buffers of {c.width:,} elements a token",
-        data=(halves, least, *((k["logit_copy_bytes"],) if c.engine.does("sampler", "charged") else ()), k["act_bits"]),
-        parts=parts,
-    )
+    law = "the larger of the two passes" + (", the model's own buffers beside it" if buffers else "")
+    note = f"{halves.value / 2:g} buffers of {c.width:,} elements a token"
+    data = (halves, least, *((k["logit_copy_bytes"],) if c.engine.does("sampler", "charged") else ()), k["act_bits"])
+    return exact("activations", peak, law, note, data, parts=parts, kind=_kind(halves, least))
 
 
 def capture_ceiling(c: Case, seqs: Count, tokens: Count) -> Count:
@@ -208,16 +178,8 @@ def _graphs(c: Case, seqs: Count, tokens: Count) -> Line:
     if families and all(floor is not None and each is not None for _, floor, each in stated):
         return _grown_graphs(c, seqs, tokens, stated)
     datum = c.engine.estimates[f"graphs_{mode.lower()}_bytes"]
-    return Line(
-        name="cuda_graphs",
-        bytes=datum.value,
-        low=datum.low,
-        high=datum.high,
-        kind=datum.kind,
-        law="the mode's flat figure",
-        note=f"{mode}; a floor and a cost for each captured token are not known",
-        data=(datum,),
-    )
+    note = f"{mode}; a floor and a cost for each captured token are not known"
+    return figure("cuda_graphs", datum, note, law="the mode's flat figure")
 
 
 def _grown_graphs(c: Case, seqs: Count, tokens: Count, stated: list[tuple[str, Datum | None, Datum | None]]) -> Line:
@@ -231,17 +193,8 @@ def _grown_graphs(c: Case, seqs: Count, tokens: Count, stated: list[tuple[str, D
         captured = ceiling if name == "mixed" else _decoding(c, ceiling, seqs)
         size = runtime.graphs_bytes(floor_bytes=floor.value, token_bytes=each.value, captured_tokens=captured)
         total, parts, data = total + size, [*parts, (name, size)], [*data, floor, each]
-    return Line(
-        name="cuda_graphs",
-        bytes=total,
-        low=total,
-        high=total,
-        kind=_kind(*data),
-        law="a floor and a cost for each captured token, family by family",
-        note=f"{c.d.cudagraph_mode}",
-        data=tuple(data),
-        parts=tuple(parts),
-    )
+    law = "a floor and a cost for each captured token, family by family"
+    return exact("cuda_graphs", total, law, f"{c.d.cudagraph_mode}", tuple(data), parts=tuple(parts), kind=_kind(*data))
 
 
 def _decoding(c: Case, ceiling: Count, seqs: Count) -> Count:
@@ -266,14 +219,6 @@ def _before(c: Case) -> Line:
     communicator: Count = choose(c.communicates, width.value, 0)
     size = runtime.before_budget_bytes(communicator_bytes=communicator, workspace_bytes=workspace.value)
     data = (width, workspace) if c.communicates else (workspace,)
-    return Line(
-        name="pre_snapshot",
-        bytes=size,
-        low=size,
-        high=size,
-        kind=_kind(*data),
-        law="communicator and workspace",
-        note="communicator and workspace, before the budget is taken",
-        data=data,
-        parts=(("communicator", communicator), ("workspace", workspace.value)),
-    )
+    parts = (("communicator", communicator), ("workspace", workspace.value))
+    law, note = "communicator and workspace", "communicator and workspace, before the budget is taken"
+    return exact("pre_snapshot", size, law, note, data, parts=parts, kind=_kind(*data), role="beside")

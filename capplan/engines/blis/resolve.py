@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from capplan.engines.base import Finding
+from capplan.engines.base import Finding, Resolved
 from capplan.engines.blis.case import Case
 from capplan.engines.blis.lines import capture_ceiling
 from capplan.engines.blis.rules import broken
 from capplan.engines.declared import block_size, stored_format, why_format
 from capplan.engines.release import Engine
 from capplan.engines.vllm.case import batch_row
-from capplan.engines.vllm.resolve import Resolved, shown
+from capplan.engines.vllm.resolve import shown
 from capplan.model import Model
 from capplan.registry import Chip
 from capplan.settings.deployment import Deployment

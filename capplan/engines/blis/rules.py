@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Any
 
 from capplan.engines.base import Finding, Rule
 from capplan.engines.blis.case import Case
@@ -77,12 +78,12 @@ def _sparse(c: Case) -> str:
     )
 
 
-OF_VLLM = {rule.name: rule for rule in (*rules.DISCRETE_RULES, *rules.NUMERIC_RULES)}
+OF_VLLM: dict[str, Rule[Any]] = {rule.name: rule for rule in (*rules.DISCRETE_RULES, *rules.NUMERIC_RULES)}
 """Rules that the release itself has, some of which the kernel keeps as they are."""
 
 LATENT_ONLY = "prefill_context_parallel_size needs latent attention in every layer and no recurrent state"
 
-DISCRETE_RULES = (
+DISCRETE_RULES: tuple[Rule[Case], ...] = (
     Rule(
         name="sizes-positive",
         field="tensor_parallel_size",
@@ -339,7 +340,7 @@ DISCRETE_RULES = (
             not c.d.enable_expert_parallel or c.model.experts is None or c.ep <= c.model.experts.n_experts + c.redundant
         ),
         says=lambda c: (
-            f"{c.ep} ranks would share {c.model.experts.n_experts + c.redundant} experts of {c.name}, fewer than one "
+            f"{c.ep} ranks would share {c.n_experts + c.redundant} experts of {c.name}, fewer than one "
             "each; choose fewer ranks, or more num_redundant_experts"
         ),
         source="BLIS latency kernel, new.go",
@@ -385,35 +386,35 @@ DISCRETE_RULES = (
 )
 """What depends on kinds and ranks, in the order of the kernel's checks."""
 
-NUMERIC_RULES = (
+NUMERIC_RULES: tuple[Rule[Case], ...] = (
     Rule(
         name="utilization-is-a-share",
         field="gpu_memory_utilization",
-        holds=lambda c: both(c.d.gpu_memory_utilization > 0, c.d.gpu_memory_utilization <= 1),
+        holds=lambda c: both(c.gpu_memory_utilization > 0, c.gpu_memory_utilization <= 1),
         says=lambda c: (
-            f"gpu_memory_utilization is {c.d.gpu_memory_utilization:g}; it must be above 0 and at most 1 (0 is unset)"
+            f"gpu_memory_utilization is {c.gpu_memory_utilization:g}; it must be above 0 and at most 1 (0 is unset)"
         ),
         source="BLIS latency kernel, field validation",
     ),
     Rule(
         name="length-positive",
         field="max_model_len",
-        holds=lambda c: both(c.d.max_model_len >= 1, c.d.max_model_len < MOST_TOKENS),
-        says=lambda c: f"max_model_len is {c.d.max_model_len}; it must be from 1 to {MOST_TOKENS - 1:,}",
+        holds=lambda c: both(c.max_model_len >= 1, c.max_model_len < MOST_TOKENS),
+        says=lambda c: f"max_model_len is {c.max_model_len}; it must be from 1 to {MOST_TOKENS - 1:,}",
         source="BLIS latency kernel, field validation",
     ),
     Rule(
         name="sequences-positive",
         field="max_num_seqs",
-        holds=lambda c: both(c.d.max_num_seqs >= 1, c.d.max_num_seqs < 1 << 31),
-        says=lambda c: f"max_num_seqs is {c.d.max_num_seqs}; it must be from 1 to 2,147,483,647",
+        holds=lambda c: both(c.max_num_seqs >= 1, c.max_num_seqs < 1 << 31),
+        says=lambda c: f"max_num_seqs is {c.max_num_seqs}; it must be from 1 to 2,147,483,647",
         source="BLIS latency kernel, field validation",
     ),
     Rule(
         name="step-positive",
         field="max_num_batched_tokens",
-        holds=lambda c: both(c.d.max_num_batched_tokens >= 1, c.d.max_num_batched_tokens < 1 << 31),
-        says=lambda c: f"max_num_batched_tokens is {c.d.max_num_batched_tokens}; it must be from 1 to 2,147,483,647",
+        holds=lambda c: both(c.max_num_batched_tokens >= 1, c.max_num_batched_tokens < 1 << 31),
+        says=lambda c: f"max_num_batched_tokens is {c.max_num_batched_tokens}; it must be from 1 to 2,147,483,647",
         source="BLIS latency kernel, field validation",
     ),
     OF_VLLM["cache-bytes-positive"],
@@ -421,8 +422,8 @@ NUMERIC_RULES = (
     Rule(
         name="load-positive",
         field="tokens",
-        holds=lambda c: both(c.d.tokens >= 1, True if c.d.requests is None else c.d.requests >= 1),
-        says=lambda c: f"the load is {c.d.requests or 1} requests of {c.d.tokens} tokens; both must be 1 or more",
+        holds=lambda c: both(c.tokens >= 1, True if c.d.requests is None else c.d.requests >= 1),
+        says=lambda c: f"the load is {c.d.requests or 1} requests of {c.tokens} tokens; both must be 1 or more",
         source="capplan, the load that a plan answers for",
     ),
     OF_VLLM["load-within-length"],
@@ -473,9 +474,3 @@ def _discrete(model: Model, d: Deployment, chip: Chip, engine: Engine) -> Findin
         if finding is not None:
             return finding
     return next(faults(model, d, chip), None)
-
-
-def why_not(model: Model, d: Deployment, chip: Chip, engine: Engine) -> str | None:
-    """Why a deployment's kinds and ranks would be refused, None where they would not."""
-    finding = _discrete(model, discrete(d), chip, engine)
-    return finding.why if finding else None

@@ -1,52 +1,23 @@
 """vLLM on GPUs: what it refuses, supplies and changes, what a rank holds, and how caches share a pool."""
 
-from capplan.engines.frame import WEIGHT_LINES, Frame, Held, Rank, StepBuffer
-from capplan.engines.pool import (
-    RECURRENT,
-    Group,
-    Member,
-    admitted,
-    decoding,
-    longest_length,
-    longest_of,
-    n_batches,
-    request_blocks,
-    steady_blocks,
-)
-from capplan.engines.vllm.case import Case, own_capture_limit
-from capplan.engines.vllm.estimates import Estimates, captured_tokens, estimates, workspace
-from capplan.engines.vllm.hold import allocated, frame, stage_layers
-from capplan.engines.vllm.resolve import Resolved, resolve
-from capplan.engines.vllm.rules import DISCRETE_RULES, NUMERIC_RULES, why_not
+from capplan.engines.base import Rules
+from capplan.engines.frame import ROWS, budget
+from capplan.engines.vllm.hold import frame
+from capplan.engines.vllm.lines import held, lines
+from capplan.engines.vllm.resolve import resolve
+from capplan.registry import load_chip
 
-__all__ = [
-    "DISCRETE_RULES",
-    "NUMERIC_RULES",
-    "RECURRENT",
-    "WEIGHT_LINES",
-    "Case",
-    "Estimates",
-    "Frame",
-    "Group",
-    "Held",
-    "Member",
-    "Rank",
-    "Resolved",
-    "StepBuffer",
-    "admitted",
-    "allocated",
-    "captured_tokens",
-    "decoding",
-    "estimates",
-    "frame",
-    "longest_length",
-    "longest_of",
-    "n_batches",
-    "own_capture_limit",
-    "request_blocks",
-    "resolve",
-    "stage_layers",
-    "steady_blocks",
-    "why_not",
-    "workspace",
-]
+RULES = Rules(
+    plans="gpu",
+    needs_model=True,
+    ignores_unread=False,
+    sizes_device="the driver reports",
+    rows=ROWS,
+    place=lambda d: load_chip(d.chip),
+    resolve=resolve,
+    frame=frame,
+    lines=lines,
+    budget=budget,
+    held=held,
+)
+"""What a plan asks of it."""

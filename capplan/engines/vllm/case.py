@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from capplan.engines import base
 from capplan.engines.release import Backend, Engine, ExpertsKernel, capability_matches
 from capplan.engines.vllm.formats import form_of
 from capplan.model import Family, Model, load_family
@@ -22,7 +23,7 @@ CUDAGRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PI
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Case:
+class Case(base.Case):
     """What a rule looks at: the model, the deployment with its defaults filled in, the chip and the engine."""
 
     model: Model
@@ -30,33 +31,6 @@ class Case:
     d: Deployment
     chip: Chip
     engine: Engine
-
-    @property
-    def name(self) -> str:
-        """The model's name as sentences use it."""
-        return self.model.short_name
-
-    @property
-    def tp(self) -> int:
-        """Ranks that share one layer."""
-        return self.d.tensor_parallel_size
-
-    @property
-    def dcp(self) -> int:
-        """Ranks that share one context."""
-        return self.d.decode_context_parallel_size
-
-    @property
-    def dtype(self) -> str:
-        return self.d.dtype or self.model.dtype
-
-    @property
-    def n_kv_heads(self) -> int:
-        return self.model.n_kv_heads
-
-    @property
-    def expert_shards(self) -> int:
-        return 1 if self.d.enable_expert_parallel else self.d.tensor_parallel_size * self.d.data_parallel_size
 
     @property
     def ep_size(self) -> int:

@@ -2,54 +2,34 @@
 
 from __future__ import annotations
 
-from capplan.engines.base import Line
+from capplan.engines.base import Line, exact, figure
 from capplan.engines.declared import own_buffers
-from capplan.engines.frame import Rank, Setting
+from capplan.engines.frame import Held, Rank, Setting
 from capplan.engines.vllm.case import own_capture_limit
 from capplan.engines.vllm.estimates import Estimates, captured_tokens, estimates, workspace
 from capplan.engines.vllm.hold import allocated
 from capplan.laws import activations, runtime, weights
 from capplan.registry import Datum
-from capplan.units import Count, at_most, choose
+from capplan.units import Count, at_most, choose, is_array
 
 
-def ledger(s: Setting, rank: Rank | None) -> tuple[tuple[Line, ...], Line]:
+def lines(s: Setting, rank: Rank | None) -> tuple[Line, ...]:
     """vLLM's ledger of one rank, and what is held before its budget; without a rank, of unknown weights."""
     e = estimates(s.model, s.d, s.chip, s.engine)
-    note = "context, communicators and the first matrix product, before the budget is taken"
-    pre = _figure("pre_snapshot", e.pre_snapshot, note)
-    known = (
-        _figure("non_torch", e.non_torch, "grows outside the tensor allocator while loading and profiling"),
-        _graphs(s, e),
-        _nothing("communication", "always 0", "communicators exist before the budget is taken"),
-    )
-    if rank is None:
-        return (_activations(s, None, e), *known), pre
-    lines = (
-        _weights(s, rank),
-        _rounding(s, rank),
-        _replicas(s, rank),
-        _engine_state(s, rank),
+    of_weights = () if rank is None else (_weights(s, rank), _rounding(s, rank), _replicas(s, rank))
+    return (
+        *of_weights,
+        *(() if rank is None else (_engine_state(s, rank),)),
         _activations(s, rank, e),
-        *known,
-    )
-    return lines, pre
-
-
-def _nothing(name: str, law: str, note: str) -> Line:
-    return Line(name=name, bytes=0, low=0, high=0, kind="exact", law=law, note=note)
-
-
-def _figure(name: str, datum: Datum, note: str) -> Line:
-    return Line(
-        name=name,
-        bytes=datum.value,
-        low=datum.low,
-        high=datum.high,
-        kind=datum.kind,
-        law="a figure of the release",
-        note=note,
-        data=(datum,),
+        figure("non_torch", e.non_torch, "grows outside the tensor allocator while loading and profiling"),
+        _graphs(s, e),
+        exact("communication", 0, "always 0", "communicators exist before the budget is taken"),
+        figure(
+            "pre_snapshot",
+            e.pre_snapshot,
+            "context, communicators and the first matrix product, before the budget is taken",
+            role="beside",
+        ),
     )
 
 
@@ -65,17 +45,8 @@ def _weights(s: Setting, rank: Rank) -> Line:
     if kept is not None and s.chip.multiprocessors is not None:
         size, parts = size + kept, (*parts, ("attention counters", kept))
         data = (*data, s.chip.multiprocessors)
-    return Line(
-        name="weights",
-        bytes=size,
-        low=size,
-        high=size,
-        kind="exact",
-        law="every tensor on the rank, as it lies after loading",
-        note=_weights_note(s, rank),
-        data=data,
-        parts=parts,
-    )
+    law = "every tensor on the rank, as it lies after loading"
+    return exact("weights", size, law, _weights_note(s, rank), data, parts=parts)
 
 
 def counters(s: Setting, rank: Rank) -> Count | None:
@@ -103,9 +74,9 @@ def _replicas(s: Setting, rank: Rank) -> Line:
     """What replicas of experts add to the rank: each as large as its own experts are."""
     size = rank.replica_bytes
     if not size:
-        return _nothing("eplb", "none asked", "no replicas of experts are asked for")
+        return exact("eplb", 0, "none asked", "no replicas of experts are asked for")
     note = f"{s.d.num_redundant_experts} replicas in each layer, shared equally"
-    return Line(name="eplb", bytes=size, low=size, high=size, kind="exact", law="replicas of experts", note=note)
+    return exact("eplb", size, "replicas of experts", note)
 
 
 def _rounding(s: Setting, rank: Rank) -> Line:
@@ -116,16 +87,9 @@ def _rounding(s: Setting, rank: Rank) -> Line:
     for buffer in rank.step_buffers:
         one = buffer.bytes_each(tokens=s.tokens, seqs=s.seqs)
         size = size + buffer.count * (allocated(s.engine, one) - one)
-    return Line(
-        name="allocator_rounding",
-        bytes=size,
-        low=size,
-        high=size,
-        kind="derived",
-        law="whole steps of the tensor allocator",
-        note="what the tensor allocator adds while the weights load",
-        data=(s.engine.constants["allocator_small_step_bytes"], s.engine.constants["allocator_large_step_bytes"]),
-    )
+    steps = (s.engine.constants["allocator_small_step_bytes"], s.engine.constants["allocator_large_step_bytes"])
+    law, note = "whole steps of the tensor allocator", "what the tensor allocator adds while the weights load"
+    return exact("allocator_rounding", size, law, note, steps, kind="derived")
 
 
 def _engine_state(s: Setting, rank: Rank) -> Line:
@@ -192,7 +156,7 @@ def _activations(s: Setting, rank: Rank | None, e: Estimates) -> Line:
 def _graphs(s: Setting, e: Estimates) -> Line:
     """The release's flat figure; its low end falls where few tokens are captured."""
     if s.d.cudagraph_mode == "NONE":
-        return _nothing("cuda_graphs", "none captured", "no graphs")
+        return exact("cuda_graphs", 0, "none captured", "no graphs")
     datum, few = e.graphs, e.graphs_few_low
     captured = captured_tokens(s.d, s.chip, s.engine, own=own_capture_limit(s.model))
     low = choose(captured < e.few_tokens.value, at_most(few.value, datum.low), datum.low)
@@ -206,3 +170,25 @@ def _graphs(s: Setting, e: Estimates) -> Line:
         note="the engine's own estimate, charged to the budget",
         data=(datum, few),
     )
+
+
+def held(s: Setting, rank: Rank) -> tuple[Held, ...]:
+    """Every class of tensors on the rank, of one configuration with those whose size follows the step."""
+    if is_array(s.tokens) or is_array(s.seqs):
+        return rank.held
+    kept = counters(s, rank)
+    sizes = [(b.name, b.bits, b.count, b.bytes_each(tokens=s.tokens, seqs=s.seqs)) for b in rank.step_buffers]
+    sizes += [] if kept is None else [("attention counters", 8, 1, kept)]
+    own = tuple(
+        Held(
+            name=name,
+            line="step buffers",
+            shape=(int(size) * 8 // bits,),
+            bits=bits,
+            count=count,
+            bytes_each=int(size),
+            split="whole",
+        )
+        for name, bits, count, size in sizes
+    )
+    return (*rank.held, *own)

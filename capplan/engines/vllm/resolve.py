@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from capplan.engines.base import Finding
+from capplan.engines.base import Finding, Resolved
 from capplan.engines.declared import block_size, stored_format, why_format
 from capplan.engines.release import Backend, Engine, capability_matches
 from capplan.engines.vllm.caches import hybrid_block_size
 from capplan.engines.vllm.case import KV_BITS, Case, attention_backend, batch_row, family_of
 from capplan.engines.vllm.rules import broken
 from capplan.model import DTYPE_BITS, Model, load_family
-from capplan.registry import Chip, Datum
+from capplan.registry import Chip
 from capplan.settings.deployment import Deployment
 from capplan.units import at_most, is_array
-
-
-def _said(datum: Datum) -> str:
-    return datum.origin()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Resolved:
-    """The deployment as the engine runs it, and what it refused, supplied and changed on the way."""
-
-    d: Deployment
-    refused: tuple[Finding, ...]
-    assumed: tuple[Finding, ...]
-    overridden: tuple[Finding, ...]
-    data: tuple[Datum, ...]
 
 
 def resolve(model: Model, asked: Deployment, chip: Chip, engine: Engine) -> Resolved:
@@ -84,14 +69,17 @@ def resolve(model: Model, asked: Deployment, chip: Chip, engine: Engine) -> Reso
         tokens = max(row.max_num_batched_tokens[asked.usage_context] * doubled, least)
         tokens = at_most(tokens, default_seqs * length)
         supply(
-            "max_num_batched_tokens", tokens, f"the default on {chip.title} for {asked.usage_context}", _said(row.datum)
+            "max_num_batched_tokens",
+            tokens,
+            f"the default on {chip.title} for {asked.usage_context}",
+            row.datum.origin(),
         )
     if seqs is None:
         seqs = at_most(default_seqs, tokens)
-        supply("max_num_seqs", seqs, f"the default on {chip.title}", _said(row.datum))
+        supply("max_num_seqs", seqs, f"the default on {chip.title}", row.datum.origin())
     for field in ("enable_prefix_caching", "async_scheduling"):
         if getattr(asked, field) is None:
-            supply(field, engine.defaults[field].value, "the engine's default", _said(engine.defaults[field]))
+            supply(field, engine.defaults[field].value, "the engine's default", engine.defaults[field].origin())
     if asked.enforce_eager:
         if asked.cudagraph_mode not in (None, "NONE"):
             overridden.append(
@@ -106,12 +94,12 @@ def resolve(model: Model, asked: Deployment, chip: Chip, engine: Engine) -> Reso
         more["cudagraph_mode"] = "NONE"
     elif asked.cudagraph_mode is None:
         datum = engine.defaults["cudagraph_mode"]
-        supply("cudagraph_mode", datum.value, "the engine's default", _said(datum))
+        supply("cudagraph_mode", datum.value, "the engine's default", datum.origin())
     share = asked.gpu_memory_utilization
     if share is None:
         datum = engine.defaults["gpu_memory_utilization"]
         if asked.kv_cache_memory_bytes is None:
-            supply("gpu_memory_utilization", datum.value, "the engine's default", _said(datum))
+            supply("gpu_memory_utilization", datum.value, "the engine's default", datum.origin())
         else:
             more["gpu_memory_utilization"] = datum.value
     elif asked.kv_cache_memory_bytes is not None:

@@ -154,7 +154,7 @@ def _uneven(c: Case) -> list[str]:
     return found
 
 
-DISCRETE_RULES = (
+DISCRETE_RULES: tuple[Rule[Case], ...] = (
     Rule(
         name="ranks-at-least-one",
         field="tensor_parallel_size",
@@ -308,7 +308,7 @@ DISCRETE_RULES = (
         field="num_redundant_experts",
         holds=lambda c: not c.d.enable_eplb or c.model.experts is None or not _unshared(c),
         says=lambda c: (
-            f"{c.model.experts.n_experts} experts and {c.d.num_redundant_experts or 0} replicas are not shared equally "
+            f"{c.n_experts} experts and {c.d.num_redundant_experts or 0} replicas are not shared equally "
             f"by {c.ep_size} ranks; choose num_redundant_experts "
             f"{(c.d.num_redundant_experts or 0) + c.ep_size - _unshared(c)}"
         ),
@@ -374,10 +374,7 @@ DISCRETE_RULES = (
         name="quantized-in-16-bit",
         field="dtype",
         holds=lambda c: c.model.quantization is None or c.dtype in ("bfloat16", "float16"),
-        says=lambda c: (
-            f"dtype {c.dtype} does not go with a checkpoint in {c.model.quantization.method}; "
-            "choose bfloat16 or float16"
-        ),
+        says=lambda c: f"dtype {c.dtype} does not go with a checkpoint in {c.method}; choose bfloat16 or float16",
         source="vllm, config/vllm.py, VllmConfig._get_quantization_config",
     ),
     Rule(
@@ -454,29 +451,29 @@ DISCRETE_RULES = (
 )
 """What depends on kinds and ranks, in the order in which the engine would stop."""
 
-NUMERIC_RULES = (
+NUMERIC_RULES: tuple[Rule[Case], ...] = (
     Rule(
         name="utilization-is-a-share",
         field="gpu_memory_utilization",
-        holds=lambda c: both(c.d.gpu_memory_utilization > 0, c.d.gpu_memory_utilization <= 1),
+        holds=lambda c: both(c.gpu_memory_utilization > 0, c.gpu_memory_utilization <= 1),
         says=lambda c: (
-            f"gpu_memory_utilization is {c.d.gpu_memory_utilization:g}; it must be above 0 and at most 1, such as 0.92"
+            f"gpu_memory_utilization is {c.gpu_memory_utilization:g}; it must be above 0 and at most 1, such as 0.92"
         ),
         source="vllm, config/cache.py, CacheConfig.gpu_memory_utilization",
     ),
     Rule(
         name="length-positive",
         field="max_model_len",
-        holds=lambda c: c.d.max_model_len >= 1,
-        says=lambda c: f"max_model_len is {c.d.max_model_len}; it must be 1 or more, or -1 for the longest that fits",
+        holds=lambda c: c.max_model_len >= 1,
+        says=lambda c: f"max_model_len is {c.max_model_len}; it must be 1 or more, or -1 for the longest that fits",
         source="vllm, config/model.py, ModelConfig",
     ),
     Rule(
         name="length-of-model",
         field="max_model_len",
-        holds=lambda c: c.d.max_model_len <= c.model.max_positions,
+        holds=lambda c: c.max_model_len <= c.model.max_positions,
         says=lambda c: (
-            f"max_model_len {c.d.max_model_len:,} is longer than the {c.model.max_positions:,} tokens that {c.name} "
+            f"max_model_len {c.max_model_len:,} is longer than the {c.model.max_positions:,} tokens that {c.name} "
             f"is made for; choose up to {c.model.max_positions}"
         ),
         source="vllm, config/model.py, _get_and_verify_max_len",
@@ -484,33 +481,33 @@ NUMERIC_RULES = (
     Rule(
         name="batched-tokens-positive",
         field="max_num_batched_tokens",
-        holds=lambda c: True if c.asked.max_num_batched_tokens is None else c.d.max_num_batched_tokens >= 1,
-        says=lambda c: f"max_num_batched_tokens is {c.d.max_num_batched_tokens}; it must be 1 or more",
+        holds=lambda c: True if c.asked.max_num_batched_tokens is None else c.max_num_batched_tokens >= 1,
+        says=lambda c: f"max_num_batched_tokens is {c.max_num_batched_tokens}; it must be 1 or more",
         source="vllm, config/scheduler.py, SchedulerConfig.max_num_batched_tokens",
     ),
     Rule(
         name="sequences-positive",
         field="max_num_seqs",
-        holds=lambda c: True if c.asked.max_num_seqs is None else c.d.max_num_seqs >= 1,
-        says=lambda c: f"max_num_seqs is {c.d.max_num_seqs}; it must be 1 or more",
+        holds=lambda c: True if c.asked.max_num_seqs is None else c.max_num_seqs >= 1,
+        says=lambda c: f"max_num_seqs is {c.max_num_seqs}; it must be 1 or more",
         source="vllm, config/scheduler.py, SchedulerConfig",
     ),
     Rule(
         name="tokens-for-every-sequence",
         field="max_num_batched_tokens",
-        holds=lambda c: c.d.max_num_batched_tokens >= c.d.max_num_seqs,
+        holds=lambda c: c.max_num_batched_tokens >= c.max_num_seqs,
         says=lambda c: (
-            f"max_num_batched_tokens {c.d.max_num_batched_tokens:,} must be at least max_num_seqs "
-            f"{c.d.max_num_seqs:,}, a token for each; raise the first or lower the second"
+            f"max_num_batched_tokens {c.max_num_batched_tokens:,} must be at least max_num_seqs "
+            f"{c.max_num_seqs:,}, a token for each; raise the first or lower the second"
         ),
         source="vllm, config/scheduler.py, SchedulerConfig.__post_init__",
     ),
     Rule(
         name="steps-within-31-bits",
         field="max_num_batched_tokens",
-        holds=lambda c: both(c.d.max_num_batched_tokens < 1 << 31, c.d.max_num_seqs < 1 << 31),
+        holds=lambda c: both(c.max_num_batched_tokens < 1 << 31, c.max_num_seqs < 1 << 31),
         says=lambda c: (
-            f"max_num_batched_tokens {c.d.max_num_batched_tokens:,} and max_num_seqs {c.d.max_num_seqs:,} must be "
+            f"max_num_batched_tokens {c.max_num_batched_tokens:,} and max_num_seqs {c.max_num_seqs:,} must be "
             "below 2,147,483,648, which the engine's indices can count"
         ),
         source="vllm, v1/worker/gpu/block_table.py: indices of 32 bits",
@@ -532,9 +529,9 @@ NUMERIC_RULES = (
     Rule(
         name="load-positive",
         field="requests",
-        holds=lambda c: both(c.d.tokens >= 1, True if c.d.requests is None else c.d.requests >= 1),
+        holds=lambda c: both(c.tokens >= 1, True if c.d.requests is None else c.d.requests >= 1),
         says=lambda c: (
-            f"the load is {1 if c.d.requests is None else c.d.requests} requests of {c.d.tokens} tokens; "
+            f"the load is {1 if c.d.requests is None else c.d.requests} requests of {c.tokens} tokens; "
             "both must be 1 or more"
         ),
         source="capplan, the load that a plan answers for",
@@ -542,9 +539,9 @@ NUMERIC_RULES = (
     Rule(
         name="load-within-length",
         field="tokens",
-        holds=lambda c: c.d.tokens <= c.d.max_model_len,
+        holds=lambda c: c.tokens <= c.max_model_len,
         says=lambda c: (
-            f"a request of {c.d.tokens:,} tokens is longer than max_model_len {c.d.max_model_len:,}; "
+            f"a request of {c.tokens:,} tokens is longer than max_model_len {c.max_model_len:,}; "
             "lower tokens or raise max_model_len"
         ),
         source="vllm, entrypoints, the length check of each request",
@@ -578,9 +575,3 @@ def discrete_finding(model: Model, d: Deployment, chip: Chip, engine: Engine) ->
         if finding is not None:
             return finding
     return next(faults(model, d, chip), None)
-
-
-def why_not(model: Model, d: Deployment, chip: Chip, engine: Engine) -> str | None:
-    """Why a deployment's kinds and ranks would be refused, None where they would not."""
-    finding = discrete_finding(model, discrete(d), chip, engine)
-    return finding.why if finding else None

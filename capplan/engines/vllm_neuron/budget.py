@@ -93,7 +93,7 @@ def _targets() -> str:
     return ", ".join(sorted(target_aliases()))
 
 
-RULES = (
+BUDGET_RULES: tuple[Rule[Case], ...] = (
     Rule(
         name="CONFLICTING_MODES",
         field="cpu_mode",
@@ -134,10 +134,7 @@ RULES = (
         name="INVALID_LNC",
         field="logical_nc_config",
         holds=lambda c: c.chip is None or c.degree in c.chip.degrees,
-        says=lambda c: (
-            f"{DEGREE.label} is {c.degree}, and {c.chip.name} takes {' or '.join(map(str, c.chip.degrees))}"
-            f"; left unset, it is {c.chip.logical_nc_config.value}"
-        ),
+        says=lambda c: _no_degree(c.degree, c.chip),
         source="AWS Neuron documentation, Logical NeuronCore configuration",
     ),
     Rule(
@@ -176,7 +173,9 @@ RULES = (
     Rule(
         name="INVALID_ENV",
         field="reserved_headroom_gib",
-        holds=lambda c: not c.headroom or both(c.reserved_headroom_gib >= 0, _finite(c.reserved_headroom_gib)),
+        holds=lambda c: (
+            c.reserved_headroom_gib is None or both(c.reserved_headroom_gib >= 0, _finite(c.reserved_headroom_gib))
+        ),
         says=lambda c: f"{HEADROOM.label} is {_plain(c.reserved_headroom_gib)}; it must be {HEADROOM.accepts}",
         source=f"{DESIGN}, the reserve",
     ),
@@ -210,6 +209,15 @@ RULES = (
 
 def _said(value: Any) -> str:
     return "no" if value is None else str(value)
+
+
+def _no_degree(degree: int, chip: NeuronChip | None) -> str:
+    if chip is None:
+        return f"{DEGREE.label} is {degree}, and no chip is known that takes it"
+    return (
+        f"{DEGREE.label} is {degree}, and {chip.name} takes {' or '.join(map(str, chip.degrees))}"
+        f"; left unset, it is {chip.logical_nc_config.value}"
+    )
 
 
 def _no_chip(name: str) -> str:
@@ -280,7 +288,7 @@ def worker_budget(d: Deployment, engine: Engine, *, weights_bytes: Count) -> Bud
     below the minimum is no such error: `starts` is false then, and `refusal` has the sentence.
     """
     c = case(d, engine, weights_bytes=weights_bytes)
-    for rule in RULES:
+    for rule in BUDGET_RULES:
         if not every(rule.holds(c)):
             raise Refused(rule.says(c), rule.name)
     return budget_of(c)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from capplan.laws import kv_cache, neuron
+from capplan.model import DTYPE_BITS, Model
+from capplan.settings.deployment import Deployment
 from capplan.units import Count, at_least
 
 ELEMENT_BITS = {
@@ -70,6 +72,43 @@ def page(g: Geometry, *, block_size: int, tensor_parallel_size: int) -> Page:
         page_bytes=int(size),
         block_bytes=int(size) * g.n_layers,
     )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """One block of all layers of one rank, and the page of its model where a law gave it."""
+
+    bytes: int
+    page: Page | None = None
+
+
+def geometry_of(model: Model, kv_bits: int) -> Geometry:
+    """What the cache of a model keeps of a token, each layer alike."""
+    first = model.attention[0]
+    return Geometry(
+        n_layers=sum(len(a.layers) for a in model.attention),
+        n_kv_heads=first.n_kv_heads,
+        head_dim=first.head_dim,
+        kv_bits=kv_bits,
+    )
+
+
+def block(model: Model | None, draft: Model | None, d: Deployment) -> Block | None:
+    """One block as it was stated, or of all layers, those of a draft among them; None where no law has it."""
+    if d.bytes_per_block is not None:
+        return Block(bytes=d.bytes_per_block) if d.bytes_per_block >= 1 else None
+    size, t, models = d.block_size or 0, d.tensor_parallel_size, [m for m in (model, draft) if m is not None]
+    if size < 1 or t < 1 or model is None or any(m.latent or not m.attention for m in models):
+        return None
+    pages = []
+    for m in models:
+        form = d.kv_cache_dtype if d.kv_cache_dtype not in (None, "auto") else None
+        own = d.dtype if d.dtype is not None else m.dtype
+        bits = ELEMENT_BITS.get(form) if form is not None else DTYPE_BITS.get(own)
+        if bits is None:
+            return None
+        pages.append(page(geometry_of(m, bits), block_size=size, tensor_parallel_size=t))
+    return Block(bytes=sum(p.block_bytes for p in pages), page=pages[0])
 
 
 def request_blocks(*, max_model_len: Count, block_size: int, contexts: int = 1) -> Count:

@@ -6,71 +6,62 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capplan.engines.base import Finding, Rule
+from capplan.engines.base import Finding, Line, Resolved, Rule
 from capplan.engines.release import Engine
-from capplan.engines.vllm_neuron import budget
-from capplan.engines.vllm_neuron.budget import DESIGN, WORKER, Case, case
+from capplan.engines.vllm_neuron.budget import BUDGET_RULES, DESIGN, WORKER, Case, case
 from capplan.engines.vllm_neuron.hardware import Instance, load_instance, load_neuron_chip, target_aliases
+from capplan.engines.vllm_neuron.layout import Block, block
 from capplan.engines.vllm_neuron.rules import MODEL_RULES, PLACE_RULES, SHARED, Asked, applies
+from capplan.engines.vllm_neuron.weights import weights_line
+from capplan.hub import load_model
 from capplan.model import Model
-from capplan.registry import Datum, names
-from capplan.settings.deployment import Deployment
+from capplan.registry import names
+from capplan.settings.deployment import SETTINGS, Deployment, unread
 from capplan.settings.environment import CAP, COMPILE, DEGREE, HEADROOM
-from capplan.units import choose, is_array
-
-UNREAD = (
-    "kv_cache_memory_bytes",
-    "enforce_eager",
-    "cudagraph_mode",
-    "max_cudagraph_capture_size",
-    "disable_hybrid_kv_cache_manager",
-    "async_scheduling",
-    "performance_mode",
-    "enable_eplb",
-    "num_redundant_experts",
-    "language_model_only",
-    "mamba_cache_mode",
-)
-"""Settings of vLLM that a Neuron worker's budget does not read."""
+from capplan.units import choose, is_array, show_bytes
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Resolved:
-    """The deployment as the engine runs it, and what it refused, supplied and changed on the way."""
+class NeuronResolved(Resolved):
+    """The deployment as the engine runs it, with the case that its budget is computed from, its weights and a block."""
+
+    case: Case
+    weights: Line | None
+    block: Block | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """What a deployment names beside its model: its instance, and a model that drafts; `d` has the chip of both."""
 
     d: Deployment
-    case: Case
-    asked: Asked
-    refused: tuple[Finding, ...]
-    assumed: tuple[Finding, ...]
-    overridden: tuple[Finding, ...]
-    data: tuple[Datum, ...]
+    instance: Instance | None
+    draft: Model | None
 
 
-def placed(d: Deployment) -> tuple[Deployment, Instance | None]:
-    """The deployment with its chip, which an instance or the compiler's target names where nobody else does."""
+def place(d: Deployment) -> Place:
+    """What a deployment names beside its model; an instance or the compiler's target gives the chip if nobody else.
+
+    Raises Refused for a chip, an instance or a draft model that is not known.
+    """
     instance = load_instance(d.instance) if d.instance is not None else None
     target = target_aliases().get(d.platform_target_override or "")
-    if d.chip == Deployment().chip and (instance is not None or target is not None):
-        return replace(d, chip=instance.platform if instance is not None else str(target)), instance
-    return d, instance
-
-
-def resolve(model: Model | None, draft: Model | None, asked: Deployment, engine: Engine, *, weights: Any) -> Resolved:
-    """What the engine makes of a deployment.
-
-    weights  parameters and buffers on one rank, 0 where they are not known
-
-    Raises Refused for a chip or an instance that is not known.
-    """
-    d, instance = placed(asked)
+    if d.chip == SETTINGS["chip"].default and (instance is not None or target is not None):
+        d = replace(d, chip=instance.platform if instance is not None else str(target))
     if not (d.cpu_mode or d.cpu_compile):
         load_neuron_chip(d.chip)
+    return Place(d=d, instance=instance, draft=load_model(d.draft_model) if d.draft_model is not None else None)
+
+
+def resolve(model: Model | None, asked: Deployment, there: Place, engine: Engine) -> NeuronResolved:
+    """What the engine makes of a deployment."""
+    d, instance, draft = there.d, there.instance, there.draft
     supplied: list[Finding] = []
-    c = case(d, engine, weights_bytes=weights)
+    line = weights_line(model, draft, asked)
+    c = case(d, engine, weights_bytes=0 if line is None else line.bytes)
     d = _filled(model, d, c, engine, supplied)
     supplied += side_effects(d, c, engine)
-    question = Asked(model=model, draft=draft, d=d, chip=c.chip, instance=instance, degree=c.degree, engine=engine)
+    question = Asked(graph=model, draft=draft, d=d, chip=c.chip, instance=instance, degree=c.degree, engine=engine)
     refused = []
     for rule, looked_at in _rules(question, c):
         finding = rule.finding(looked_at, asked)
@@ -83,23 +74,52 @@ def resolve(model: Model | None, draft: Model | None, asked: Deployment, engine:
             c = replace(c, **{rule.field: choose(finding.mask, stand_in, getattr(c, rule.field))})
     if c.headroom:
         d = replace(d, gpu_memory_utilization=1.0, kv_gmu_budget_cap_fraction=None)
+    found = block(model, draft, d)
+    refused += _unstated(line, found, {f.field for f in refused})
     data = (*engine.defaults.values(), *((c.chip.hbm_stack_bytes, c.chip.logical_nc_config) if c.chip else ()))
-    return Resolved(
+    return NeuronResolved(
         d=d,
         case=c,
-        asked=question,
+        weights=line,
+        block=found,
         refused=tuple(refused),
-        assumed=tuple(supplied),
-        overridden=ignored(asked, c),
+        assumed=(*supplied, *_said_of_weights(model, line)),
+        overridden=ignored(asked, c, engine),
         data=(*data, *((instance.chips,) if instance is not None else ())),
     )
 
 
-def _rules(question: Asked, c: Case) -> Iterator[tuple[Rule, Any]]:
+def _unstated(line: Line | None, found: Block | None, fields: set[str]) -> list[Finding]:
+    """What nobody stated and no model gives, where no rule has said so already."""
+    source = "capplan, figures that a plan needs"
+    missing = []
+    if line is None and "weights_bytes" not in fields:
+        missing.append(("weights_bytes", "no model is named; state the bytes of parameters and buffers"))
+    if found is None and "bytes_per_block" not in fields:
+        missing.append(("bytes_per_block", "no model is named; state the bytes of one block of all layers"))
+    return [Finding(field=field, asked=None, happens="refused", why=why, source=source) for field, why in missing]
+
+
+def _said_of_weights(model: Model | None, line: Line | None) -> tuple[Finding, ...]:
+    if line is None or line.kind == "exact" or model is None:
+        return ()
+    return (
+        Finding(
+            field="weights_bytes",
+            asked=None,
+            happens=show_bytes(line.bytes),
+            why=f"the stored tensors of {model.short_name}; rotary tables, {show_bytes(line.high - line.low)} where a "
+            "class keeps them, are at the far end of the band; weights_bytes states the sum that a worker prints",
+            source="vllm_neuron, vllm/worker/neuron_worker.py, _get_byte_used_from_model",
+        ),
+    )
+
+
+def _rules(question: Asked, c: Case) -> Iterator[tuple[Rule[Any], Any]]:
     """Every rule that is asked, with what it looks at; one that others rest on stops those."""
-    for rule in budget.RULES:
-        yield rule, c
-        if c.chip is None and rule.name == "UNKNOWN_PLATFORM" and c.route != "cpu":
+    for of_budget in BUDGET_RULES:
+        yield of_budget, c
+        if c.chip is None and of_budget.name == "UNKNOWN_PLATFORM" and c.route != "cpu":
             return
     for rule in SHARED:
         if not applies(rule, question):
@@ -107,12 +127,10 @@ def _rules(question: Asked, c: Case) -> Iterator[tuple[Rule, Any]]:
         yield rule, question
         if rule.name == "ranks-at-least-one" and not rule.holds(question):
             return
-        if question.draft is not None and rule.name.endswith("-divide") and question.model is not None:
-            yield rule, replace(question, model=question.draft)
-    for rule in PLACE_RULES:
-        yield rule, question
-    for rule in MODEL_RULES:
-        yield rule, question
+        if question.draft is not None and rule.name.endswith("-divide") and question.graph is not None:
+            yield rule, replace(question, graph=question.draft)
+    for of_place in (*PLACE_RULES, *MODEL_RULES):
+        yield of_place, question
 
 
 def _filled(model: Model | None, d: Deployment, c: Case, engine: Engine, supplied: list[Finding]) -> Deployment:
@@ -221,7 +239,7 @@ def side_effects(d: Deployment, c: Case, engine: Engine) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def ignored(asked: Deployment, c: Case) -> tuple[Finding, ...]:
+def ignored(asked: Deployment, c: Case, engine: Engine) -> tuple[Finding, ...]:
     """What was said and does not count."""
     found: list[Finding] = []
 
@@ -234,11 +252,8 @@ def ignored(asked: Deployment, c: Case) -> tuple[Finding, ...]:
             ignore("gpu_memory_utilization", "1.0", reason, f"{DESIGN}, the reserve")
         if asked.kv_gmu_budget_cap_fraction is not None:
             ignore(CAP.field, "ignored", f"{reason}, without a cap and without looking at it", f"{DESIGN}, the reserve")
-    for field in UNREAD:
-        if getattr(asked, field) not in (None, False):
-            ignore(
-                field, "ignored", "a Neuron worker's budget does not read it", f"{WORKER}, determine_available_memory"
-            )
+    for field in unread(asked, engine.rules):
+        ignore(field, "ignored", "a Neuron worker's budget does not read it", f"{WORKER}, determine_available_memory")
     if c.route != "device" and asked.runtime_bytes_free is not None:
         ignore("runtime_bytes_free", "ignored", "there is no device on this route", f"{WORKER}, the routes")
     if c.route == "cpu" and asked.logical_nc_config is not None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from capplan.engines import base
 from capplan.engines.base import Rule
 from capplan.engines.release import Engine
-from capplan.engines.vllm import DISCRETE_RULES, NUMERIC_RULES
+from capplan.engines.vllm.rules import DISCRETE_RULES, NUMERIC_RULES
 from capplan.engines.vllm_neuron.hardware import Instance, NeuronChip
 from capplan.engines.vllm_neuron.layout import ELEMENT_BITS
 from capplan.model import Model
@@ -14,10 +16,10 @@ from capplan.settings.deployment import Deployment
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Asked:
+class Asked(base.Case):
     """What a rule looks at: the model if there is one, the deployment with its defaults, chip and instance."""
 
-    model: Model | None
+    graph: Model | None
     draft: Model | None
     d: Deployment
     chip: NeuronChip | None
@@ -26,27 +28,26 @@ class Asked:
     engine: Engine
 
     @property
+    def model(self) -> Model:
+        """The model, which rules of its graph look at; `applies` keeps them from a plan without one."""
+        if self.graph is None:
+            raise ValueError("a plan without a model has no graph")
+        return self.graph
+
+    @property
+    def models(self) -> tuple[Model, ...]:
+        """The model and its draft, those that are named."""
+        return tuple(m for m in (self.graph, self.draft) if m is not None)
+
+    @property
     def name(self) -> str:
         """The model's name as sentences use it."""
-        return self.model.short_name if self.model is not None else "the model"
-
-    @property
-    def tp(self) -> int:
-        """Ranks that share one layer."""
-        return self.d.tensor_parallel_size
-
-    @property
-    def dcp(self) -> int:
-        """Ranks that share one context."""
-        return self.d.decode_context_parallel_size
+        return self.graph.short_name if self.graph is not None else "the model"
 
     @property
     def dtype(self) -> str:
-        return self.d.dtype or (self.model.dtype if self.model is not None else "bfloat16")
-
-    @property
-    def n_kv_heads(self) -> int:
-        return self.model.n_kv_heads if self.model is not None else 1
+        """The format in which the engine computes."""
+        return self.d.dtype or (self.graph.dtype if self.graph is not None else "bfloat16")
 
     @property
     def expert_shards(self) -> int:
@@ -81,21 +82,25 @@ NEEDS_MODEL = ("contexts-without-windows", "length-of-model")
 NEEDS_LENGTH = ("length-positive", "load-positive", "load-within-length")
 ALWAYS = ("ranks-at-least-one", "contexts-divide-ranks", "dtype-known", "block-size-positive")
 
-SHARED = tuple(
+SHARED: tuple[Rule[Any], ...] = tuple(
     rule
     for rule in (*DISCRETE_RULES, *NUMERIC_RULES)
     if rule.name in (*ALWAYS, *NEEDS_GRAPH, *NEEDS_MODEL, *NEEDS_LENGTH)
 )
 """Rules of vLLM itself, which the plugin keeps, in vLLM's order."""
 
-PLACE_RULES = (
+PLACE_RULES: tuple[Rule[Asked], ...] = (
     Rule(
         name="chip-of-instance",
         field="instance",
         holds=lambda c: c.instance is None or c.chip is None or c.instance.platform == c.chip.name,
         says=lambda c: (
-            f"{c.instance.title} has {c.instance.platform} chips, and {c.chip.name} was asked; "
-            f"choose chip {c.instance.platform} or leave instance out"
+            ""
+            if c.instance is None
+            else (
+                f"{c.instance.title} has {c.instance.platform} chips, and {c.d.chip} was asked; "
+                f"choose chip {c.instance.platform} or leave instance out"
+            )
         ),
         source="registry, instances",
     ),
@@ -143,7 +148,7 @@ PLACE_RULES = (
 )
 """What holds with and without a model."""
 
-MODEL_RULES = (
+MODEL_RULES: tuple[Rule[Asked], ...] = (
     Rule(
         name="one-stage",
         field="pipeline_parallel_size",
@@ -167,7 +172,7 @@ MODEL_RULES = (
     Rule(
         name="experts-of-one-replica",
         field="data_parallel_size",
-        holds=lambda c: c.weights_given or c.d.data_parallel_size == 1 or c.model is None or c.model.experts is None,
+        holds=lambda c: c.weights_given or c.d.data_parallel_size == 1 or c.graph is None or c.graph.experts is None,
         says=lambda c: (
             f"data_parallel_size is {c.d.data_parallel_size}, and capplan does not know how replicas share the experts "
             f"of {c.name} on Neuron; choose 1, or state weights_bytes"
@@ -177,7 +182,7 @@ MODEL_RULES = (
     Rule(
         name="weights-known",
         field="weights_bytes",
-        holds=lambda c: c.weights_given or all(m.quantization is None for m in (c.model, c.draft) if m is not None),
+        holds=lambda c: c.weights_given or all(m.quantization is None for m in c.models),
         says=lambda c: (
             f"{c.name} is stored in {_method(c)}, and capplan does not know how the plugin holds that after loading; "
             "state weights_bytes, the sum of the parameters and buffers on one rank"
@@ -195,11 +200,19 @@ MODEL_RULES = (
         source="capplan, laws of vLLM on Neuron",
     ),
     Rule(
+        name="caches-are-attention",
+        field="bytes_per_block",
+        holds=lambda c: c.d.bytes_per_block is not None or all(m.attention for m in c.models),
+        says=lambda c: (
+            f"{c.name} keeps caches of its own, for which capplan has no page on Neuron; "
+            "state bytes_per_block, of all layers of one rank"
+        ),
+        source="capplan, laws of vLLM on Neuron",
+    ),
+    Rule(
         name="page-known",
         field="bytes_per_block",
-        holds=lambda c: (
-            c.d.bytes_per_block is not None or all(not m.latent for m in (c.model, c.draft) if m is not None)
-        ),
+        holds=lambda c: c.d.bytes_per_block is not None or all(not m.latent for m in c.models),
         says=lambda c: (
             f"{c.name} keeps a latent cache, for which capplan has no page on Neuron; "
             "state bytes_per_block, of all layers of one rank"
@@ -211,14 +224,14 @@ MODEL_RULES = (
 
 
 def _method(c: Asked) -> str:
-    found = next(m.quantization for m in (c.model, c.draft) if m is not None and m.quantization is not None)
+    found = next(m.quantization for m in c.models if m.quantization is not None)
     return found.method if found is not None else "a quantized format"
 
 
-def applies(rule: Rule, c: Asked) -> bool:
+def applies(rule: Rule[Any], c: Asked) -> bool:
     """Whether a rule of vLLM itself is asked: most of them only where there is what they look at."""
     if rule.name in NEEDS_GRAPH:
-        return c.model is not None and not c.measured
+        return c.graph is not None and not c.measured
     if rule.name in NEEDS_MODEL:
-        return c.model is not None
+        return c.graph is not None
     return rule.name not in NEEDS_LENGTH or (c.d.max_model_len is not None and c.d.tokens is not None)
