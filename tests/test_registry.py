@@ -617,7 +617,8 @@ def test_a_behaviour_is_a_known_word(shelf, said, says):
 def test_a_word_that_nobody_gives_is_refused_when_the_file_is_loaded(shelf, kind, name, change, to, says):
     text = (REGISTRY / kind / f"{name}.toml").read_text()
     assert change in text
-    shelf(sources=LISTED, **{f"{kind}__{name}": text.replace(change, to, 1)})
+    parts = {f"parts__{path.stem}": path.read_text() for path in (REGISTRY / "parts").glob("*.toml")}
+    shelf(sources=LISTED, **{**parts, f"{kind}__{name}": text.replace(change, to, 1)})
     with pytest.raises(RegistryError) as error:
         LOADERS[kind](name)
     assert str(error.value).startswith(f"registry/{kind}/{name}.toml: {says}")

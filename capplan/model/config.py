@@ -242,6 +242,9 @@ def load_family(name: str) -> Family:
         vllm=_vllm(vllm if vllm is not None else Table(table.file, {}, "vllm")),
         defaults=supplied,
     )
+    for part in (*mixers.values(), *family.extras, *([family.tower] if family.tower else ())):
+        if part not in names("parts"):
+            raise table.fail("parts", f"names the part {part!r}, which there is not; {closest(part, names('parts'))}")
     stray = next((word for word in family.band_covers if word not in family.refuses), None)
     if stray is not None:
         raise parts.fail("band_covers", f"has {stray!r}, which refuses does not; {closest(stray, family.refuses)}")

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from capplan.model.formulas import Formula, formula
-from capplan.model.graph import EACH, EVERY, FIRST, LAST, SPLITS
+from capplan.model.graph import DTYPE_BITS, EACH, EVERY, FIRST, LAST, SPLITS
 from capplan.model.states import STATES
 from capplan.registry import Table, closest, one_of, open_table, read_record
 
@@ -123,6 +123,10 @@ OF = {"layers": ("hidden", "vocab", "heads", "kv_heads"), "tower": ("text_hidden
 """What a part may be of, and the sizes that its formulas may name beside its own."""
 
 
+LAYERS = ("own", "latent", "indexed")
+"""Some of a part's layers, in a word."""
+
+
 class _Reader:
     """Reads the rows of one part, whose formulas may use some names and whose words some keys of config.json."""
 
@@ -157,9 +161,11 @@ class _Reader:
     def rows(self, kind: type[Any], table: Table, key: str) -> tuple[Any, ...]:
         found = []
         for label, row in table.rows(key).items():
-            layers = row.text("layers", "")
+            layers = row.text("layers", "own")
             if layers[:1] in ("<", ">") or "=" in layers:
                 self.known(layers.lstrip("<>").partition("=")[0].rstrip("!"), row, "layers")
+            elif layers not in LAYERS:
+                raise row.fail("layers", f"is {layers!r}; it must be {', '.join(LAYERS)}, <key, >key or key=value")
             given = {"name": label}
             if kind is Row:
                 given["line"] = row.text(
@@ -179,9 +185,12 @@ class _Reader:
         sizes = table.table("sizes")
         found = {size: self.one(sizes.text(size), sizes, size) for size in STATES[law].sizes}
         sizes.done()
-        for word in table.words("formats"):
-            if ":" in word:
-                self.known(word.partition(":")[0], table, "formats")
+        for text in table.words("formats"):
+            key, colon, word = text.rpartition(":")
+            if colon:
+                self.known(key, table, "formats")
+            if word not in ("model", *DTYPE_BITS):
+                raise table.fail("formats", f"has {word!r}; there are model, {', '.join(DTYPE_BITS)}")
         state: StateRow = read_record(StateRow, table, self.by, law=law, sizes=found)
         return state
 
