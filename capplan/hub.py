@@ -11,7 +11,7 @@ from typing import Any
 
 from capplan.model import Model, from_config
 from capplan.model.facts import from_registry, from_table, merged
-from capplan.registry import Refused, Table, closest, names
+from capplan.registry import Refused, Table, closest, names, spelled
 
 MAX_CONFIG_BYTES = 16 << 20
 """Larger than any config.json; what is larger is something else."""
@@ -96,7 +96,7 @@ def _from_toml(file: Path, overrides: str, generic: bool) -> Model:
     try:
         if file.stat().st_size > MAX_CONFIG_BYTES:
             raise Refused(f"{file} holds {file.stat().st_size:,} bytes, too many for a model file")
-        data = tomllib.loads(file.read_text(encoding="utf-8"))
+        data = spelled(tomllib.loads(file.read_text(encoding="utf-8")))
     except OSError as error:
         raise Refused(f"{file} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -8,10 +8,11 @@ from types import SimpleNamespace
 import pytest
 
 from capplan.engines.blis.case import Case
-from capplan.engines.declared import state_bytes, state_pages
+from capplan.engines.declared import state_bytes, state_pages, state_spec
+from capplan.engines.pool import Cache, growing, own_pages
 from capplan.engines.release import load_engine
 from capplan.hub import load_model
-from capplan.laws import buffers, kv_cache, recurrent, weights
+from capplan.laws import buffers, kv_cache, weights
 from capplan.model import Model
 from capplan.model.declared import StatedState
 from capplan.plan import Plan, plan
@@ -220,7 +221,7 @@ SIZES = ("inner", "n_groups", "n_heads", "head_dim", "state_size", "conv_kernel"
 def check_state(case) -> None:
     s = case["state"]
     state = StatedState(
-        kind="mamba2",
+        law="mamba2",
         layers=(0,),
         sizes={name: s[name] for name in SIZES},
         conv_bits=s["conv_bits"],
@@ -239,12 +240,17 @@ def check_stored_state(case) -> None:
     for head_dim, wanted in ((None, "bytes"), (64, "bytes_with_head_dim_64")):
         # An unstated width is the state's size in the stored kernel.
         full = {**sizes, "head_dim": head_dim or s["state_size"]}
-        state = StatedState(kind="mamba2", layers=(0,), sizes=full, conv_bits=32, temporal_bits=32, datum=None)
+        state = StatedState(law="mamba2", layers=(0,), sizes=full, conv_bits=32, temporal_bits=32, datum=None)
         assert state_bytes(state, d, splits=False) == s[wanted]
     engine = StatedState(
-        kind="mamba2", layers=(0,), sizes={**sizes, "head_dim": 64}, conv_bits=16, temporal_bits=32, datum=None
+        law="mamba2", layers=(0,), sizes={**sizes, "head_dim": 64}, conv_bits=16, temporal_bits=32, datum=None
     )
     assert state_bytes(engine, Deployment()) == 8_499_200 == 55_296 * 2 + 256 * 64 * 128 * 4
+
+
+def a_state() -> StatedState:
+    sizes = dict.fromkeys(SIZES, 8)
+    return StatedState(law="mamba2", layers=(0,), sizes=sizes, conv_bits=16, temporal_bits=32, datum=None)
 
 
 def check_pages(case) -> None:
@@ -254,10 +260,11 @@ def check_pages(case) -> None:
         assert fixed == case["wants"]
         return
     assert fixed is None
-    pages = recurrent.every_state_pages(
-        context_tokens=s["tokens"], block_size=s["block_size"], num_speculative_tokens=s["num_speculative_tokens"]
+    d = Deployment(
+        block_size=s["block_size"], mamba_cache_mode="all", num_speculative_tokens=s["num_speculative_tokens"]
     )
-    assert pages == case["wants"]
+    (group,) = own_pages([Cache(layer=0, spec=state_spec(a_state(), d))])
+    assert growing(group, d, s["tokens"]) == case["wants"]
 
 
 CHECKS = {

@@ -13,12 +13,13 @@ from capplan.hub import load_model
 from capplan.model import architectures, load_family
 from capplan.model.facts import known_models
 from capplan.model.parts import load_part
-from capplan.registry import KINDS, METHODS, Refused, RegistryError, Table, closest, load_chip, names, sources
+from capplan.registry import KINDS, METHODS, Refused, RegistryError, Table, closest, file_of, load_chip, names, sources
 from capplan.units import GIB
 
 REGISTRY = Path(__file__).resolve().parents[1] / "registry"
 FILES = sorted(path.relative_to(REGISTRY).as_posix() for path in REGISTRY.rglob("*.toml"))
 QUOTING = [file for file in FILES if file != "sources.toml"]
+SHARED = [file for file in FILES if file.count("/") > 1 and not file.rpartition("/")[2][0].isdigit()]
 LOADERS = {
     "chips": load_chip,
     "engines": load_engine,
@@ -45,11 +46,20 @@ def parsed(file):
     return tomllib.loads((REGISTRY / file).read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("file", QUOTING)
+@pytest.mark.parametrize("file", [file for file in QUOTING if file not in SHARED])
 def test_a_file_loads_whole_under_its_own_name(file):
     kind, _, rest = file.partition("/")
     name = rest.removesuffix(".toml").replace("__", "/")
+    name = name.replace("/", "-") if kind == "engines" else name
     assert LOADERS[kind](name).name == parsed(file)["name"] == name
+    assert file_of(kind, name) == file
+
+
+@pytest.mark.parametrize("file", SHARED)
+def test_a_shared_file_is_named_by_an_engine(file):
+    name = file.partition("/")[2].removesuffix(".toml")
+    said = [value for other in QUOTING for value in parsed(other).values()]
+    assert name in [value.get("like") if isinstance(value, dict) else value for value in said]
 
 
 def test_every_source_has_a_title_and_a_kind():
@@ -59,13 +69,16 @@ def test_every_source_has_a_title_and_a_kind():
 
 @pytest.mark.parametrize("file", QUOTING)
 def test_every_number_has_a_method_and_an_origin(file):
-    for path, table in tables(parsed(file)):
+    whole = parsed(file)
+    for path, table in tables(whole):
         if "value" in table:
+            # A table of data may say the method and the source of all that say none.
+            table = {**whole[path.partition(".")[0]], **table} if "method" not in table else table
             assert table["method"] in METHODS, path
-            assert ("source" in table and "where" in table) or "why" in table, path
+            assert ("source" in table and ("where" in table or "class" in table)) or "why" in table, path
         if isinstance(table.get("source"), str):
             assert table["source"] in sources(), path
-            assert table["where"].strip(), path
+            assert "where" not in table or table["where"].strip(), path
 
 
 def test_every_source_is_quoted_by_somebody():
@@ -198,7 +211,7 @@ def shelf(tmp_path, monkeypatch):
     def put(**files):
         for file, text in files.items():
             path = tmp_path / (file.replace("__", "/", 1) + ".toml")
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
         forget()
 
@@ -309,34 +322,306 @@ def test_a_broken_model_file_names_file_key_and_what_is_allowed(shelf, change, t
     assert says in str(error.value)
 
 
+ENGINE = {
+    file: (REGISTRY / f"engines/vllm/{file}.toml").read_text() for file in ("0.33.0", "flags", "kernels", "layouts")
+}
+LISTED = (REGISTRY / "sources.toml").read_text()
+
+
+def put_engine(shelf, **more):
+    """The engine's files on a shelf, and more."""
+    engine = {f"engines__vllm/{file}": text for file, text in {**ENGINE, **more.pop("changed", {})}.items()}
+    shelf(sources=LISTED, **engine, **{f"engines__{name}": text for name, text in more.items()})
+
+
 @pytest.mark.parametrize(
-    ("change", "to", "says"),
+    ("file", "change", "to", "says"),
     [
-        ('rules = "vllm"', 'rules = "sglang"', "rules is 'sglang'; it must be one of vllm"),
-        ('title = "vLLM 0.33.0"', "", "title is missing"),
-        ("least_device_bytes = 0", "least_device_bytes = -1", "batch_defaults[2].least_device_bytes is -1; it must be"),
-        ('skips = ["a100", "gb10"]', "skips = [1]", "batch_defaults[1].skips is [1]; it must be a list of texts"),
-        ("latent = false", "latent = 0", "backends[0].latent is 0; it must be true or false"),
-        ("block_multiple = 16", "block_multipel = 16", "backends[0].block_multiple is missing"),
+        ("0.33.0", 'rules = "vllm"', 'rules = "sglang"', "rules is 'sglang'; it must be one of vllm"),
+        ("0.33.0", 'title = "vLLM 0.33.0"', "", "title is missing"),
         (
+            "0.33.0",
+            "least_device_bytes = 0",
+            "least_device_bytes = -1",
+            "batch_defaults.any.least_device_bytes is -1; it must be",
+        ),
+        (
+            "0.33.0",
+            'skips = ["a100", "gb10"]',
+            "skips = [1]",
+            "batch_defaults.from-70-gib.skips is [1]; it must be a list of texts",
+        ),
+        ("kernels", "latent = true", "latent = 0", "backends.flash-attn-mla-9.latent is 0; it must be true or false"),
+        ("kernels", "block_multiple = 16", "block_multipel = 16", "backends.flash-attn-9.block_multiple is missing"),
+        (
+            "kernels",
             "head_dims = [64",
             'head_dims = ["64"',
-            "backends[8].head_dims is ['64', 128, 256, 512]; it must be a list of",
+            "backends.flashinfer-8-9-12.head_dims is ['64', 128, 256, 512]; it must be a list of",
         ),
-        ('workspace = "padded"', 'workspace = "some"', "experts_kernels[0].workspace is 'some'; it must be one of two"),
-        ('of = "linear"', 'of = "rows"', "layouts[0].of is 'rows'; it must be one of"),
-        ("[flags]", "[flags]\nmore = 1", "flags.more is not a key that capplan knows here"),
-        ("low = 6", "low = 60", "estimates.bytes_per_logit.low 60, value 14 and high 18 must not fall"),
+        (
+            "kernels",
+            'workspace = "padded"',
+            'workspace = "some"',
+            "experts_kernels.deep-gemm.workspace is 'some'; it must be one of two",
+        ),
+        ("layouts", 'of = "linear"', 'of = "rows"', "layouts.fp8-linear-cutlass.of is 'rows'; it must be one of"),
+        # a word of a formula that nobody gives, and what is no formula
+        (
+            "layouts",
+            'weight = "up(rows, 16), up(columns, 16) @ 8"',
+            'weight = "up(rows, 16), up(colums, 16) @ 8"',
+            "layouts.fp8-linear-cutlass.weight is 'up(colums, 16)', where nobody gives 'colums'; the closest",
+        ),
+        (
+            "layouts",
+            "padded // group @ activations",
+            "paded // group @ activations",
+            "layouts.awq-linear-marlin.more is 'paded // group', where nobody gives 'paded'",
+        ),
+        (
+            "layouts",
+            'when = "columns % group == 0"',
+            'when = "inner % group == 0"',
+            "layouts.awq-linear-marlin.when is 'inner % group == 0', where nobody gives 'inner'",
+        ),
+        (
+            "layouts",
+            '"scale: 1 @ 32"',
+            '"scale: 1"',
+            "layouts.fp8-linear-cutlass.more is 'scale: 1'; it must",
+        ),
+        ("flags", "[flags]", "[flags]\nmore = 1", "flags.more is not a key that capplan knows here"),
+        (
+            "0.33.0",
+            "bytes_per_logit.low = 6",
+            "bytes_per_logit.low = 60",
+            "estimates.bytes_per_logit.low 60, value 14 and high 18 must not fall",
+        ),
+        (
+            "0.33.0",
+            "[defaults]",
+            "[behaviours]\nsampler = 5\n[defaults]",
+            "behaviours.sampler is 5; it must be",
+        ),
     ],
 )
-def test_a_broken_engine_file_names_file_key_and_what_is_allowed(shelf, change, to, says):
-    text, listed = ((REGISTRY / file).read_text() for file in ("engines/vllm-0.33.0.toml", "sources.toml"))
-    assert change in text
-    shelf(sources=listed, **{"engines__vllm-0.33.0": text.replace(change, to, 1)})
+def test_a_broken_engine_file_names_file_key_and_what_is_allowed(shelf, file, change, to, says):
+    assert change in ENGINE[file]
+    put_engine(shelf, changed={file: ENGINE[file].replace(change, to, 1)})
     with pytest.raises(RegistryError) as error:
         load_engine("vllm-0.33.0")
-    assert str(error.value).startswith("registry/engines/vllm-0.33.0.toml: ")
+    assert str(error.value).startswith(f"registry/engines/vllm/{file}.toml: ")
     assert says in str(error.value)
+
+
+NEXT = """
+name = "vllm-0.34.0"
+title = "vLLM 0.34.0"
+like = "vllm-0.33.0"
+"""
+
+
+def test_a_release_that_says_nothing_more_is_the_one_that_it_is_like(shelf):
+    put_engine(shelf, **{"vllm/0.34.0": NEXT})
+    assert names("engines") == ("vllm-0.33.0", "vllm-0.34.0")
+    old, new = load_engine("vllm-0.33.0"), load_engine("vllm-0.34.0")
+    assert (new.name, new.title, new.rules) == ("vllm-0.34.0", "vLLM 0.34.0", "vllm")
+    assert (new.backends, new.layouts, new.no_effect) == (old.backends, old.layouts, old.no_effect)
+    assert new.defaults == old.defaults and new.estimates == old.estimates
+    # what nobody said again keeps the file in which it stands
+    assert new.constants["vocab_padding"].file == "engines/vllm/0.33.0.toml"
+
+
+DIFFERS = """
+[constants]
+method = "code"
+source = "startup-logs"
+vocab_padding = { value = 128, where = "line 1" }
+
+[backends]
+without = ["triton-attn-7-80-86"]
+flash-attn-9 = { block_multiple = 32 }
+new = { before = "flashinfer-10", name = "N", capabilities = [], block_multiple = 8, kv_cache_dtypes = [], where = "-" }
+
+[flags]
+no_effect = { with = ["new-flag"], without = ["seed"] }
+
+[layouts.awq-linear-machete]
+when = "columns % 64 == 0"
+"""
+
+
+def test_a_difference_replaces_a_datum_extends_a_row_and_leaves_one_out(shelf):
+    put_engine(shelf, **{"vllm/0.34.0": NEXT + DIFFERS, "vllm/0.35.0": NEXT.replace("4", "5").replace("33", "34")})
+    old = load_engine("vllm-0.33.0")
+    for name in ("vllm-0.34.0", "vllm-0.35.0"):
+        new = load_engine(name)
+        padding = new.constants["vocab_padding"]
+        assert (padding.value, padding.source, padding.file) == (128, "startup-logs", "engines/vllm/0.34.0.toml")
+        assert new.constants["attention_scalars"] == old.constants["attention_scalars"]
+        assert list(new.constants) == list(old.constants)
+        found = [b.name for b in new.backends]
+        assert len(found) == len(old.backends) and found.count("TRITON_ATTN") == 1
+        assert found[found.index("N") + 1] == "FLASHINFER" and found[found.index("N") - 1] == "FLASHINFER"
+        assert new.backends[0].block_multiple == 32 and new.backends[0].where == old.backends[0].where
+        assert "new-flag" in new.no_effect and "seed" not in new.no_effect
+        machete = next(row for row in new.layouts if row.name == "awq-linear-machete")
+        assert machete.when.text == "columns % 64 == 0" and machete.kernel == "Machete"
+
+
+def test_a_shared_file_that_is_named_again_replaces_the_one_before(shelf):
+    other = ENGINE["flags"].replace('"additional-config", ', "")
+    more = {"vllm/other": other, "vllm/0.34.0": NEXT + 'flags = "vllm/other"\n[constants.vocab_padding]\n' + LAID}
+    put_engine(shelf, **more)
+    old, new = load_engine("vllm-0.33.0"), load_engine("vllm-0.34.0")
+    assert set(old.not_planned) - set(new.not_planned) == {"additional-config"}
+    assert new.layouts == old.layouts and new.constants["vocab_padding"].value == 64
+
+
+LAID = 'value = 64\nmethod = "code"\nsource = "vllm-0-33-0"\nwhere = "line 1"\n'
+
+
+@pytest.mark.parametrize(
+    ("more", "file", "says"),
+    [
+        # each is said of the file in which it stands
+        (
+            "[constants]\nvocab_padding.value = 1\nvocab_padding.why = 'x'",
+            "0.34.0",
+            "constants.vocab_padding.method is",
+        ),
+        ("[backends.flash-attn-9]\nsinks = 'some'", "0.34.0", "backends.flash-attn-9.sinks is 'some'"),
+        ("[backends]\nwithout = ['flash-attn-99']", "0.34.0", "backends.without names 'flash-attn-99'; the closest"),
+        ("[backends.new]\nbefore = 'flash'", "0.34.0", "backends.new.before names 'flash'; the closest"),
+        (
+            "[flags]\nno_effect = { without = ['sed'] }",
+            "0.34.0",
+            "flags.no_effect.without names what is not there: sed",
+        ),
+        ("[backends.flash-attn-10]\nwhen = 1", "0.34.0", "backends.flash-attn-10.when is not a key"),
+    ],
+)
+def test_a_wrong_difference_is_said_of_its_own_file(shelf, more, file, says):
+    put_engine(shelf, **{"vllm/0.34.0": f"{NEXT}\n{more}\n"})
+    with pytest.raises(RegistryError) as error:
+        load_engine("vllm-0.34.0")
+    assert str(error.value).startswith(f"registry/engines/vllm/{file}.toml: {says}")
+
+
+def test_what_is_wrong_in_the_file_that_another_is_like_is_said_of_that_one(shelf):
+    wrong = ENGINE["kernels"].replace('sinks = "kept"', 'sinks = "some"', 1)
+    put_engine(shelf, changed={"kernels": wrong}, **{"vllm/0.34.0": NEXT})
+    with pytest.raises(RegistryError, match=r"^registry/engines/vllm/kernels\.toml: backends\.flash-attn-9\.sinks is"):
+        load_engine("vllm-0.34.0")
+
+
+@pytest.mark.parametrize(
+    ("like", "says"),
+    [
+        ("vllm-0.3.0", "like is 'vllm-0.3.0'; the closest"),
+        ("vllm-0.34.0", "like leads back to this file"),
+    ],
+)
+def test_a_file_is_like_another_that_there_is(shelf, like, says):
+    put_engine(shelf, **{"vllm/0.34.0": NEXT.replace("vllm-0.33.0", like)})
+    with pytest.raises(RegistryError, match=re.escape(f"registry/engines/vllm/0.34.0.toml: {says}")):
+        load_engine("vllm-0.34.0")
+
+
+@pytest.mark.parametrize(
+    ("said", "says"),
+    [
+        ("smapler = 'free'", "behaviours.smapler is no behaviour that capplan knows; the closest are sampler"),
+        ("sampler = 'fre'", "behaviours.sampler.value is 'fre'; it must be one of charged, free"),
+    ],
+)
+def test_a_behaviour_is_a_known_word(shelf, said, says):
+    origin = "method = 'code'\nsource = 'startup-logs'\nwhere = 'x'"
+    put_engine(shelf, **{"vllm/0.34.0": f"{NEXT}[behaviours]\n{origin}\n{said}\n", "sources": LISTED})
+    with pytest.raises(RegistryError, match=re.escape(f"registry/engines/vllm/0.34.0.toml: {says}")):
+        load_engine("vllm-0.34.0")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change", "to", "says"),
+    [
+        (
+            "families",
+            "qwen2",
+            'qkv_bias = "',
+            'output_bias = "attntion_bias"\nqkv_bias = "',
+            "parts.output_bias is 'attn",
+        ),
+        (
+            "families",
+            "qwen3",
+            '"attention_bias"',
+            '"atention_bias"',
+            "parts.qkv_bias is 'atention_bias', a key of config",
+        ),
+        (
+            "families",
+            "qwen3-moe",
+            '"moe_intermediate_size"',
+            '"moe_intermediate"',
+            "experts.intermediate is 'moe_inter",
+        ),
+        (
+            "families",
+            "gemma4",
+            '"global_head_dim"\n',
+            '"global_haed_dim"\n',
+            "kinds.full_attention.head_dim is 'global_h",
+        ),
+        ("families", "qwen3-next", "linear_attention =", "linaer_attention =", "mixers.linaer_attention is no kind of"),
+        ("parts", "mamba2", "channels * width", "chanels * width", "made.inner is 'chanels * width', where nobody"),
+        (
+            "parts",
+            "mamba2",
+            '"groups * states |',
+            '"groups * state |',
+            "tensors.layers.mamba.input.rows is 'groups * st",
+        ),
+        (
+            "parts",
+            "mamba2",
+            'n_heads = "channels"',
+            'n_heads = "chanels"',
+            "state.sizes.n_heads is 'chanels', where nob",
+        ),
+        ("parts", "mamba2", 'law = "mamba2"', 'law = "mamba3"', "state.law is 'mamba3'; it must be one of mamba2"),
+        (
+            "parts",
+            "mamba2",
+            '"mamba_ssm_cache_dtype:',
+            '"mamba_cache_dtype:',
+            "state.formats names 'mamba_cache_dtype'",
+        ),
+        (
+            "parts",
+            "kimi-tower",
+            '"vt_hidden_size"',
+            '"vt_hiden_size"',
+            "tensors.vision.blocks.norms.rows is 'vt_hiden_",
+        ),
+        (
+            "parts",
+            "compressed-latent",
+            '"compress_ratios=128"',
+            '"compress_ratio=128"',
+            "tensors.layers.compressor.pos",
+        ),
+    ],
+)
+def test_a_word_that_nobody_gives_is_refused_when_the_file_is_loaded(shelf, kind, name, change, to, says):
+    text = (REGISTRY / kind / f"{name}.toml").read_text()
+    assert change in text
+    parts = {f"parts__{path.stem}": path.read_text() for path in (REGISTRY / "parts").glob("*.toml")}
+    shelf(sources=LISTED, **{**parts, f"{kind}__{name}": text.replace(change, to, 1)})
+    with pytest.raises(RegistryError) as error:
+        LOADERS[kind](name)
+    assert str(error.value).startswith(f"registry/{kind}/{name}.toml: {says}")
 
 
 def test_an_architecture_in_two_families_names_both(shelf):

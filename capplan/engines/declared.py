@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from capplan.engines.base import Finding
@@ -24,6 +24,7 @@ from capplan.engines.release import Engine
 from capplan.laws import buffers, kv_cache, recurrent, weights
 from capplan.model import Model
 from capplan.model.declared import Caches, StatedCache, StatedState
+from capplan.model.states import STATES
 from capplan.registry import Chip
 from capplan.settings.deployment import Deployment
 from capplan.units import Count, choose
@@ -163,40 +164,31 @@ def _spec(cache: StatedCache, d: Deployment, chip: Chip, form: str, drafted: int
     )
 
 
-def state_bytes(state: StatedState, d: Deployment, *, splits: bool = True) -> int:
-    """Bytes of one state of one layer on a rank; ranks split it unless the kernel is too old to."""
-    ranks = d.tensor_parallel_size if splits else 1
-    s, drafted = state.sizes, speculative_tokens(d)
-    kernel = {"conv_kernel": s["conv_kernel"], "num_speculative_tokens": drafted, "tensor_parallel_size": ranks}
-    if state.kind == "mamba2":
-        groups = s["n_groups"] if s["n_groups"] % ranks == 0 else ranks
-        conv = recurrent.mamba2_conv_elements(inner=s["inner"], n_groups=groups, state_size=s["state_size"], **kernel)
-        temporal = recurrent.mamba2_temporal_elements(
-            n_heads=s["n_heads"], head_dim=s["head_dim"], state_size=s["state_size"], tensor_parallel_size=ranks
-        )
-    elif state.kind == "gated-delta-net":
-        conv = recurrent.delta_net_conv_elements(
-            n_k_heads=s["n_k_heads"],
-            k_head_dim=s["k_head_dim"],
-            n_v_heads=s["n_v_heads"],
-            v_head_dim=s["v_head_dim"],
-            **kernel,
-        )
-        temporal = recurrent.delta_net_temporal_elements(
-            n_v_heads=s["n_v_heads"],
-            v_head_dim=s["v_head_dim"],
-            k_head_dim=s["k_head_dim"],
-            tensor_parallel_size=ranks,
-        )
-    else:
-        conv = recurrent.kda_conv_elements(value_width=s["value_width"], key_width=s["key_width"], **kernel)
-        temporal = recurrent.kda_temporal_elements(
-            n_heads=s["n_heads"], head_dim=s["head_dim"], tensor_parallel_size=ranks
-        )
+def state_page_bytes(law: str, sizes: Mapping[str, int], bits: tuple[int, int], *, ranks: int, drafted: int) -> int:
+    """Bytes of one recurrent state of one layer on a rank, by the law that its file names.
+
+    sizes  what the law takes of the model, by the law's own names
+    bits   of an element of the convolution's part and of the temporal part
+    """
+    laws = STATES[law]
+    conv = laws.conv_elements(
+        **{name: sizes[name] for name in laws.conv_sizes}, num_speculative_tokens=drafted, tensor_parallel_size=ranks
+    )
+    temporal = laws.temporal_elements(**{name: sizes[name] for name in laws.temporal_sizes}, tensor_parallel_size=ranks)
     page = recurrent.state_page_bytes(
-        conv_elements=conv, conv_bits=state.conv_bits, temporal_elements=temporal, temporal_bits=state.temporal_bits
+        conv_elements=conv, conv_bits=bits[0], temporal_elements=temporal, temporal_bits=bits[1]
     )
     return int(page)
+
+
+def state_bytes(state: StatedState, d: Deployment, *, splits: bool = True) -> int:
+    """Bytes of one stated state of one layer on a rank; ranks split it unless the kernel is too old to."""
+    bits = (state.conv_bits, state.temporal_bits)
+    ranks, sizes = d.tensor_parallel_size if splits else 1, state.sizes
+    if sizes.get("n_groups", ranks) % ranks:
+        # Groups that ranks do not divide are repeated until each rank has one.
+        sizes = {**sizes, "n_groups": ranks}
+    return state_page_bytes(state.law, sizes, bits, ranks=ranks, drafted=speculative_tokens(d))
 
 
 def state_pages(mode: str | None, drafted: int) -> int | None:
@@ -210,7 +202,7 @@ def state_spec(state: StatedState, d: Deployment, *, splits: bool = True) -> Spe
     """A recurrent state as the pool sees it."""
     drafted, mode = speculative_tokens(d), d.mamba_cache_mode
     return Spec(
-        spec=state.kind,
+        spec=state.law,
         kind=RECURRENT,
         block_size=d.block_size or 1,
         page_bytes=state_bytes(state, d, splits=splits),

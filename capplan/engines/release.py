@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,7 +11,18 @@ from typing import Any
 
 from capplan.engines import ENGINES
 from capplan.model.formulas import Formula, formula
-from capplan.registry import Datum, Refused, RegistryError, Table, closest, names, open_table
+from capplan.registry import (
+    Datum,
+    Refused,
+    RegistryError,
+    Table,
+    closest,
+    names,
+    one_of,
+    open_table,
+    read_by,
+    read_record,
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,21 +41,21 @@ class Backend:
     """Kernels that serve attention, and what they admit."""
 
     name: str
-    latent: bool
+    latent: bool = False
     capabilities: tuple[str, ...]
-    dtypes: tuple[str, ...]
+    dtypes: tuple[str, ...] = ("bfloat16", "float16")
     kv_cache_dtypes: tuple[str, ...]
     block_multiple: int
-    head_dims: tuple[int, ...]
-    head_dim_multiple: int
-    head_dim_most: int
-    nope_dims: tuple[int, ...]
-    counter_buffer: bool
-    attention: tuple[str, ...]
-    sinks: str
-    values: str
-    heads_most: int
-    assumed: str | None
+    head_dims: tuple[int, ...] = ()
+    head_dim_multiple: int = 1
+    head_dim_most: int = 1 << 16
+    nope_dims: tuple[int, ...] = ()
+    counter_buffer: bool = False
+    attention: tuple[str, ...] = ("",)
+    sinks: str = one_of("none", "kept", "copied", default="none")
+    values: str = one_of("as-keys", "other", default="as-keys")
+    heads_most: int = 1 << 16
+    assumed: str | None = None
     where: str
 
 
@@ -54,10 +66,10 @@ class ExpertsKernel:
     name: str
     formats: tuple[str, ...]
     capabilities: tuple[str, ...]
-    routings: tuple[str, ...]
-    one_replica: bool
-    inner_multiple: int
-    workspace: str
+    routings: tuple[str, ...] = ()
+    one_replica: bool = False
+    inner_multiple: int = 1
+    workspace: str = one_of("two", "padded", "output", "own")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,17 +83,27 @@ class Laid:
     copies: int
 
 
+PLACES = ("linear", "experts", "experts-up", "experts-down", "experts-up-bias", "experts-down-bias")
+"""What a layout may be of: matrices of layers, both matrices of experts, or one of them and its bias."""
+
+SIZES = ("rows", "columns", "matrices", "block_rows", "group", "bits", "avoids_deep_gemm")
+EXPERTS_SIZES = (*SIZES, "experts", "inner", "outer", "gated")
+"""What the formulas of layouts may name, of linear layers and of experts; the file of layouts says what each is."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """How matrices of a format lie after loading: on which chips, when, and what lies beside the elements."""
+    """How matrices of some formats lie after loading: on which chips, when, and what lies beside the elements."""
 
-    format: str
-    of: str
+    name: str
+    formats: tuple[str, ...]
+    of: str = one_of(*PLACES)
     capabilities: tuple[str, ...]
-    zero: Formula | None
+    when: Formula | None = None
     weight: Laid
-    more: tuple[Laid, ...]
+    more: tuple[Laid, ...] = read_by(lambda t, key, none: tuple(_laid(text, t, key) for text in t.words(key, none)), ())
     kernel: str
+    where: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -102,7 +124,12 @@ class Engine:
     no_effect: tuple[str, ...]
     switches: tuple[str, ...]
     not_planned: tuple[str, ...]
-    own: Mapping[str, Any]
+    behaviours: Mapping[str, str]
+    own: Table | None
+
+    def does(self, behaviour: str, word: str) -> bool:
+        """Whether the file names a behaviour by a word."""
+        return self.behaviours[behaviour] == word
 
 
 def capability_matches(wanted: tuple[str, ...], capability: tuple[int, int] | None) -> bool:
@@ -130,48 +157,79 @@ class Figures(dict[str, Datum]):
         )
 
 
-def _ints(table: Table, key: str) -> tuple[int, ...]:
-    value = table.get(key, list, "a list of whole numbers", [])
-    if not all(isinstance(v, int) and not isinstance(v, bool) for v in value):
-        raise table.fail(key, f"is {value!r}; it must be a list of whole numbers")
-    return tuple(value)
+BEHAVIOURS: Mapping[str, tuple[str, ...]] = {
+    "sampler": ("charged", "free"),
+    "communicators": ("in-total", "beside-total"),
+    "caches": ("grouped", "apart"),
+    "states": ("split", "whole"),
+    "embedding": ("unquantized", "checkpoint", "served"),
+    "head": ("unquantized", "checkpoint", "served"),
+}
+"""What an engine's file may choose by a word, and the words: each picks a law that its rules have."""
 
 
-PLACES = ("linear", "experts", "experts-up", "experts-down", "experts-up-bias", "experts-down-bias")
-"""What a layout may be of: matrices of layers, both matrices of experts, or one of them and its bias."""
+def _behaviours(table: Table | None) -> dict[str, str]:
+    if table is None:
+        return {}
+    found = {}
+    for key in table:
+        if key not in BEHAVIOURS:
+            raise table.fail(key, f"is no behaviour that capplan knows; {closest(key, list(BEHAVIOURS))}")
+        datum = table.datum(key)
+        if datum.value not in BEHAVIOURS[key]:
+            raise table.fail(f"{key}.value", f"is {datum.value!r}; it must be one of {', '.join(BEHAVIOURS[key])}")
+        found[key] = datum.value
+    return found
 
 
-def _laid(text: str, file: str) -> Laid:
-    """One tensor out of `name(line): n x extents @ bits`."""
+def _sized(table: Table, key: str, default: Any) -> Formula | None:
+    """A formula over the sizes of a matrix; None where the file leaves it out."""
+    text = table.text(key, default)
+    return _formula(text, table, key) if text is not None else None
+
+
+def _formula(text: str, table: Table, key: str) -> Formula:
+    made = table.get("made", dict, "a table of formulas", {})
+    for name, stands in made.items():
+        text = re.sub(rf"\b{name}\b", f"({stands})", text)
+    known = SIZES if table.text("of", None) == "linear" else EXPERTS_SIZES
+    return formula(text, known=known, fails=lambda says: table.fail(key, says))
+
+
+def _laid(text: str, table: Table, key: str) -> Laid:
+    """One tensor out of `name(line): n x extents @ bits`; bits may be `activations`, those that a plan computes in."""
     name, _, rest = text.rpartition(":")
     name, _, line = name.partition("(")
-    shape, at, bits = rest.partition("@")
+    shape, at, bits = (part.strip() for part in rest.partition("@"))
     copies, times, extents = shape.partition(" x ")
-    if not at or (bits.strip() != "a" and not bits.strip().isdigit()) or (times and not copies.strip().isdigit()):
-        raise RegistryError(f"registry/{file}: {text!r} must be extents @ bits")
-    tree = ast.parse(f"({extents if times else shape},)", mode="eval").body
+    if not at or not (bits == "activations" or bits.isdigit()) or (times and not copies.isdigit()):
+        raise table.fail(key, f"is {text!r}; it must be extents @ bits")
+    try:
+        tree = ast.parse(f"({extents if times else shape},)", mode="eval").body
+    except SyntaxError:
+        raise table.fail(key, f"is {text!r}; its extents are no formulas") from None
     parts = tree.elts if isinstance(tree, ast.Tuple) else [tree]
     return Laid(
         name=name.strip(),
         line=line.strip(" )") or "scales",
-        shape=tuple(formula(ast.unparse(part), file) for part in parts),
-        bits=None if bits.strip() == "a" else int(bits),
+        shape=tuple(_formula(ast.unparse(part), table, key) for part in parts),
+        bits=int(bits) if bits.isdigit() else None,
         copies=int(copies) if times else 1,
     )
 
 
-def _layout(row: Table) -> Layout:
-    zero = row.text("zero", None)
-    found = Layout(
-        format=row.text("format"),
-        of=row.word("of", PLACES),
-        capabilities=row.words("capabilities"),
-        zero=formula(zero, row.file) if zero is not None else None,
-        weight=_laid(row.text("weight"), row.file),
-        more=tuple(_laid(text, row.file) for text in row.words("more", ())),
-        kernel=row.text("kernel"),
+LAYOUT_READERS = {"Formula": _sized, "Laid": lambda table, key, default: _laid(table.text(key), table, key)}
+
+
+def _batch(row: Table) -> BatchDefaults:
+    tokens, seqs = row.table("max_num_batched_tokens"), row.count("max_num_seqs")
+    found = BatchDefaults(
+        least_device_bytes=row.count("least_device_bytes"),
+        skips=row.words("skips"),
+        max_num_seqs=seqs,
+        max_num_batched_tokens={context: tokens.count(context) for context in tokens},
+        datum=row.stated(seqs),
     )
-    row.text("where")
     row.done()
     return found
 
@@ -185,80 +243,12 @@ def load_engine(name: str) -> Engine:
     if name not in names("engines"):
         raise Refused(f"there is no engine {name!r} in the registry; {closest(name, names('engines'))}")
     table = open_table("engines", name)
-    if table.text("name") != name:
-        raise table.fail("name", f"must be {name!r}, as the file is called")
-    batches = []
-    for row in table.tables("batch_defaults", []):
-        tokens = row.table("max_num_batched_tokens")
-        where = row.text("where")
-        limits = {context: tokens.count(context) for context in tokens}
-        seqs = row.count("max_num_seqs")
-        batches.append(
-            BatchDefaults(
-                least_device_bytes=row.count("least_device_bytes"),
-                skips=row.words("skips"),
-                max_num_seqs=seqs,
-                max_num_batched_tokens=limits,
-                datum=Datum(
-                    key=row.path,
-                    file=row.file,
-                    value=seqs,
-                    low=seqs,
-                    high=seqs,
-                    method=row.word("method", ("code",)),
-                    source=row.text("source"),
-                    where=where,
-                    why=None,
-                ),
-            )
-        )
-        row.done()
-    backends = []
-    for row in table.tables("backends", []):
-        backends.append(
-            Backend(
-                name=row.text("name"),
-                latent=row.flag("latent"),
-                capabilities=row.words("capabilities"),
-                dtypes=row.words("dtypes"),
-                kv_cache_dtypes=row.words("kv_cache_dtypes"),
-                block_multiple=row.count("block_multiple"),
-                head_dims=_ints(row, "head_dims"),
-                head_dim_multiple=row.count("head_dim_multiple", 1),
-                head_dim_most=row.count("head_dim_most", 1 << 16),
-                nope_dims=_ints(row, "nope_dims"),
-                counter_buffer=row.flag("counter_buffer", False),
-                attention=row.words("attention", ("",)),
-                sinks=row.word("sinks", ("none", "kept", "copied"), "none"),
-                values=row.word("values", ("as-keys", "other"), "as-keys"),
-                heads_most=row.count("heads_most", 1 << 16),
-                assumed=row.text("assumed", None),
-                where=row.text("where"),
-            )
-        )
-        row.done()
-    kernels = []
-    for row in table.tables("experts_kernels", []):
-        kernels.append(
-            ExpertsKernel(
-                name=row.text("name"),
-                formats=row.words("formats"),
-                capabilities=row.words("capabilities"),
-                routings=row.words("routings", ()),
-                one_replica=row.flag("one_replica", False),
-                inner_multiple=row.count("inner_multiple", 1),
-                workspace=row.word("workspace", ("two", "padded", "output", "own")),
-            )
-        )
-        row.done()
-    layouts = tuple(_layout(row) for row in table.tables("layouts", []))
-    latent = table.table("latent_dims", None)
-    dims = tuple(map(tuple, latent.get("allowed", list, "a list of lists of three whole numbers"))) if latent else ()
-    flags = table.table("flags", None)
+    latent, flags = table.table("latent_dims", None), table.table("flags", None)
     for noted in (latent, flags):
         if noted is not None:
-            for key in ("method", "source", "where"):
-                noted.text(key)
+            noted.stated(None)
+    dims = tuple(map(tuple, latent.get("allowed", list, "a list of lists of three whole numbers"))) if latent else ()
+    layouts = table.rows("layouts").items()
     engine = Engine(
         name=name,
         title=table.text("title"),
@@ -266,15 +256,16 @@ def load_engine(name: str) -> Engine:
         defaults=Figures(table.table("defaults"), "defaults", table.file),
         constants=Figures(table.table("constants"), "constants", table.file),
         estimates=Figures(table.table("estimates"), "estimates", table.file),
-        batch_defaults=tuple(batches),
-        backends=tuple(backends),
-        experts_kernels=tuple(kernels),
-        layouts=layouts,
+        batch_defaults=tuple(map(_batch, table.rows("batch_defaults").values())),
+        backends=tuple(read_record(Backend, row) for row in table.rows("backends").values()),
+        experts_kernels=tuple(read_record(ExpertsKernel, row) for row in table.rows("experts_kernels").values()),
+        layouts=tuple(read_record(Layout, row, LAYOUT_READERS, name=label) for label, row in layouts),
         latent_dims=dims,
         no_effect=flags.words("no_effect") if flags else (),
         switches=flags.words("switches", ()) if flags else (),
         not_planned=flags.words("not_planned") if flags else (),
-        own=table.get("own", dict, "a table that the engine's rules read themselves", {}),
+        behaviours=_behaviours(table.table("behaviours", None)),
+        own=table.table("own", None),
     )
     for read in (latent, flags, table):
         if read is not None:

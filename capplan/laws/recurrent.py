@@ -199,23 +199,3 @@ def fixed_state_pages(*, kept: Count, num_speculative_tokens: Count) -> Count:
     [4, 5]
     """
     return kept + num_speculative_tokens
-
-
-def every_state_pages(*, context_tokens: Count, block_size: Count, num_speculative_tokens: Count) -> Count:
-    """States that a request holds of one layer where one is kept for each block of its tokens.
-
-        n = ceil(T / k) + q
-
-    The tokens are whole: ranks that share a context do not share a state.
-
-    context_tokens          T  tokens of the request, at least 1
-    block_size              k  tokens of one block
-    num_speculative_tokens  q  tokens drafted for each request in a step
-    returns                 n  states, per rank and layer
-
-    Source: BLIS latency kernel, internal/price/memory.go.
-
-    >>> [every_state_pages(context_tokens=t, block_size=16, num_speculative_tokens=0) for t in (17, 131_072)]
-    [2, 8192]
-    """
-    return ceil_div(context_tokens, block_size) + num_speculative_tokens

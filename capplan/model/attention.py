@@ -57,9 +57,9 @@ def head_sizes(b: Building, kind: str, keys: KindKeys, layers: tuple[int, ...]) 
     c, f = b.c, b.f
     n_heads = (c.maybe(keys.heads) if keys.heads else None) or b.n_heads
     n_kv = (c.maybe(keys.kv_heads) if keys.kv_heads else None) or b.n_kv_heads
-    stated = c.maybe(f.head_dim_key) if f.head_dim_from == "config" else None
+    stated = c.maybe(f.head_dim) if f.head_dim_from == "config" else None
     if f.head_dim_from == "hidden":
-        c.read.discard(f.head_dim_key)
+        c.read.discard(f.head_dim)
     if stated is None and b.hidden % b.n_heads:
         raise c.fail("hidden_size", f"is {b.hidden}, which {b.n_heads} attention heads do not divide")
     head = (c.maybe(keys.head_dim) if keys.head_dim else None) or stated or b.hidden // b.n_heads
@@ -85,7 +85,7 @@ def grouped_matrices(b: Building, word: str, a: Attention) -> None:
     values = Extent(size=a.n_kv_heads * a.head_dim_v, split="kv_heads", unit=a.head_dim_v)
     out = Extent(size=a.n_heads * a.head_dim_v, split="ranks", unit=a.head_dim_v)
     hidden, of = Extent(size=b.hidden), dict[str, Any](layers=a.layers)
-    attention = f.modules.attention
+    attention = f.vllm.modules.attention
     qkv, o = b.module(attention, "qkv_proj"), b.module(attention, "o_proj")
     b.add(f"{word}.qkv", "matrices", (heads, keys, values), hidden, quantized=True, module=qkv, **of)
     if c.switch(f.qkv_bias):
@@ -116,7 +116,7 @@ def latent_attention(b: Building) -> tuple[Attention, ...]:
     layers = tuple(i for i, k in enumerate(b.kinds) if k in SHORT_KINDS)
     hidden, latent, of = Extent(size=b.hidden), b.rank + b.rope_dim, dict[str, Any](layers=layers)
     query = Extent(size=b.n_heads * (b.nope + b.rope_dim), split="ranks")
-    word = b.f.modules.attention
+    word = b.f.vllm.modules.attention
 
     def add(name: str, module: str, rows: Any, columns: Extent, *packs: str) -> None:
         own: dict[str, Any] = {"quantized": True, "module": b.module(word, module), "packs": packs}

@@ -188,7 +188,7 @@ def _dtype(b: Building) -> str:
     key = "dtype" if c.has("dtype") else "torch_dtype"
     value = c.get(key)
     if value is None:
-        supplied = b.f.default_dtype or "bfloat16"
+        supplied = b.f.vllm.default_dtype or "bfloat16"
         c.assumed["torch_dtype"] = Assumption(
             key="torch_dtype",
             value=supplied,
@@ -204,11 +204,11 @@ def _dtype(b: Building) -> str:
 
 def _embedding(b: Building, tied: bool) -> None:
     table, f = Extent(size=b.vocab, split="vocab"), b.f
-    place = EVERY if f.embedding_everywhere else FIRST
+    place = EVERY if f.vllm.embedding_everywhere else FIRST
     b.add("embed_tokens", "embedding", table, Extent(size=b.hidden), place=place)
     if not tied:
-        place = EVERY if f.head_everywhere else LAST
-        head = f.modules.head
+        place = EVERY if f.vllm.head_everywhere else LAST
+        head = f.vllm.modules.head
         b.add("lm_head", "head", table, Extent(size=b.hidden), place=place, quantized=True, module=head)
 
 
@@ -216,6 +216,6 @@ def _norms(b: Building) -> None:
     hidden = Extent(size=b.hidden)
     for name in b.f.norms:
         b.add(f"layers.{name}", "norms", hidden)
-    b.add("norm", "norms", hidden, place=EVERY if b.f.norm_everywhere else LAST)
+    b.add("norm", "norms", hidden, place=EVERY if b.f.vllm.norm_everywhere else LAST)
     if b.f.scaled_embedding:
         b.add("embedding_scale", "buffers", Extent(size=1), place=EVERY)

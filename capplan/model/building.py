@@ -41,4 +41,4 @@ class Building:
             self.tensors.append(Tensor(name=name, line=line, rows=rows, columns=columns, **more))
 
     def module(self, *names: str) -> str:
-        return ".".join((self.f.modules.root, "layers.#", *names))
+        return ".".join((self.f.vllm.modules.root, "layers.#", *names))

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 from capplan.model.graph import Assumption
-from capplan.registry import Datum, Refused, RegistryError, Table, names, open_table
+from capplan.registry import (
+    Datum,
+    Refused,
+    RegistryError,
+    Table,
+    closest,
+    names,
+    one_of,
+    open_table,
+    read_fields,
+    read_record,
+)
 
 KINDS = (
     "full_attention",
@@ -22,263 +33,223 @@ KINDS = (
 """Kinds of layers that capplan knows."""
 
 
+Key = str
+"""A key of config.json: one of the class's defaults or of the family's `keys`."""
+
+Switch = str
+"""`always` (and what), `never`, a key that is true or false, or `key=value`."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KindKeys:
     """Where config.json says the sizes of one kind of attention, where it says them apart."""
 
-    heads: str | None
-    kv_heads: str | None
-    head_dim: str | None
-    value_dim: str | None
-    theta: str | None
-    sinks: str
+    heads: Key | None = None
+    kv_heads: Key | None = None
+    head_dim: Key | None = None
+    value_dim: Key | None = None
+    theta: Key | None = None
+    sinks: Switch = "never"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExpertKeys:
     """How a family's layers choose and hold experts."""
 
-    layers: str
-    count: str
-    top_k: str
-    intermediate: str
-    dense_intermediate: str
-    shared: str | None
-    shared_width: str | None
-    shared_gate: bool
-    shared_multiple: int
-    router_bias: str
-    router_bias_bits: int | None
-    router_bits: int | None
-    router_narrow_on: tuple[str, ...]
-    renormalize: str
-    scoring: str
-    router_quantized: bool
-    least_intermediate: int
-    latent: str | None
-    biases: bool
-    beside_dense: bool
+    layers: str = one_of("all", "sparse_step", "after_dense", "interleaved", "listed", "kinds", "usual")
+    count: Key
+    top_k: Key = "num_experts_per_tok"
+    intermediate: Key
+    dense_intermediate: Key = "intermediate_size"
+    shared: Key | None = None
+    shared_width: Key | None = None
+    shared_gate: bool = False
+    shared_multiple: int = 1
+    router_bias: Switch = "never"
+    router_bias_bits: int | None = 32
+    router_bits: int | None = None
+    router_narrow_on: tuple[str, ...] = ()
+    renormalize: Switch = "norm_topk_prob"
+    scoring: Switch = "scoring_func"
+    router_quantized: bool = False
+    least_intermediate: int = 0
+    latent: Key | None = None
+    biases: bool = False
+    beside_dense: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Modules:
     """What the engine calls the modules of a layer, by which checkpoints name what they leave unquantized."""
 
-    root: str
-    head: str
-    attention: str
-    mlp: str
-    experts: str
-    router: str
-    shared: str
+    root: str = "model"
+    head: str = "lm_head"
+    attention: str = "self_attn"
+    mlp: str = "mlp"
+    experts: str = ""
+    router: str = ""
+    shared: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Family:
+class InVllm:
+    """What vLLM alone does with a family: its names, what its stages hold, what it serves and sizes otherwise."""
+
+    modules: Modules
+    renames: tuple[tuple[str, str], ...]
+    cache_formats: Mapping[str, str]
+    norm_everywhere: bool = False
+    embedding_everywhere: bool = False
+    head_everywhere: bool = False
+    float16: bool = True
+    default_dtype: str | None = None
+    capture_limit: int | None = None
+    item_tokens: int = 0
+    deep_gemm: bool = True
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Parts:
+    """What the layers of a family have."""
+
+    attention: str = one_of("grouped", "latent", "part", default="grouped")
+    head_dim_from: str = one_of("config", "hidden", default="config")
+    head_dim: Key = "head_dim"
+    query_key_norms: Switch = "never"
+    norms_over: str = one_of("head", "heads", default="head")
+    value_norms: bool = False
+    output_gate: Switch = "never"
+    qkv_bias: Switch = "never"
+    output_bias: Switch = "never"
+    mlp_bias: Switch = "never"
+    gated: bool = True
+    norms: tuple[str, ...] = ("norm_1", "norm_2")
+    scaled_embedding: bool = False
+    ties: bool = True
+    layer_types: str = one_of(
+        "stated",
+        "alternating",
+        "pattern",
+        "max_window_layers",
+        "interval",
+        "letters",
+        "flags",
+        "no_rope",
+        "kda_lists",
+        default="stated",
+    )
+    full_every: Key | None = None
+    mixed_windows: str = one_of("allowed", "refused", default="allowed")
+    window_switch: Key | None = None
+    chunk: Key | None = None
+    local_rope_theta: Key | None = None
+    rope: str = one_of("yes", "none", default="yes")
+    rope_dim: Key | None = None
+    rope_bits: int | None = None
+    index_rope: Key | None = None
+    mrope: bool = False
+    positions: Key = "max_position_embeddings"
+    scaled_positions: bool = True
+    extras: tuple[str, ...] = ()
+    draft_layers: Key | None = None
+    refuses: tuple[str, ...] = ()
+    band_covers: tuple[str, ...] = ()
+    attention_type: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Family(Parts):
     """How the classes of one architecture build their layers, as registry data."""
 
     name: str
     architectures: tuple[str, ...]
-    nested: str | None
-    tower: str | None
-    tower_config: str
-    attention: str
-    head_dim_from: str
-    head_dim_key: str
-    query_key_norms: str
-    norms_over: str
-    value_norms: bool
-    output_gate: str
-    qkv_bias: str
-    output_bias: str
-    mlp_bias: str
-    gated: bool
-    norms: tuple[str, ...]
-    scaled_embedding: bool
-    norm_everywhere: bool
-    embedding_everywhere: bool
-    head_everywhere: bool
-    ties: bool
-    layer_types: str
-    full_every: str | None
-    mixed_windows: str
-    window_switch: str | None
-    chunk: str | None
-    local_rope_theta: str | None
-    rope: str
-    rope_dim: str | None
-    rope_bits: int | None
-    index_rope: str | None
-    mrope: bool
-    positions: str
-    scaled_positions: bool
+    nested: str | None = None
+    tower: str | None = None
+    tower_config: str = "vision_config"
     kinds: Mapping[str, KindKeys]
     mixers: Mapping[str, str]
-    extras: tuple[str, ...]
     experts: ExpertKeys | None
-    modules: Modules
-    renames: tuple[tuple[str, str], ...]
-    draft_layers: str | None
-    float16: bool
-    refuses: tuple[str, ...]
-    band_covers: tuple[str, ...]
     aliases: tuple[tuple[str, tuple[str, ...]], ...]
     weights_percent: Datum | None
-    attention_type: str
-    default_dtype: str | None
-    capture_limit: int | None
-    item_tokens: int
-    deep_gemm: bool
-    cache_formats: Mapping[str, str]
+    vllm: InVllm
     defaults: Mapping[str, Datum]
 
 
-def _kind(table: Table) -> KindKeys:
-    found = KindKeys(
-        heads=table.text("heads", None),
-        kv_heads=table.text("kv_heads", None),
-        head_dim=table.text("head_dim", None),
-        value_dim=table.text("value_dim", None),
-        theta=table.text("theta", None),
-        sinks=table.text("sinks", "never"),
+def _keys(known: Sequence[str]) -> Mapping[str, Any]:
+    """Readers of the keys that a family names, which must be known."""
+
+    def checked(table: Table, key: str, word: str) -> str:
+        if word not in known:
+            raise table.fail(
+                key,
+                f"is {word!r}, a key of config.json that neither defaults nor keys have; {closest(word, known)}",
+            )
+        return word
+
+    def key(table: Table, name: str, default: Any) -> Any:
+        word = table.text(name, default)
+        return checked(table, name, word) if name in table else word
+
+    def switch(table: Table, name: str, default: Any) -> Any:
+        word = table.text(name, default)
+        if name in table and word not in ("never", "rotated") and not word.startswith("always"):
+            checked(table, name, word.partition("=")[0])
+        return word
+
+    return {"Key": key, "Switch": switch}
+
+
+def _vllm(table: Table) -> InVllm:
+    inner = table.table("modules", {})
+    m = read_record(Modules, inner) if isinstance(inner, Table) else Modules()
+    modules = replace(
+        m,
+        experts=m.experts or f"{m.mlp}.experts",
+        router=m.router or f"{m.mlp}.gate",
+        shared=m.shared or f"{m.mlp}.shared_experts",
     )
-    table.done()
-    return found
-
-
-def _experts(table: Table) -> ExpertKeys:
-    intermediate = table.text("intermediate")
-    found = ExpertKeys(
-        layers=table.word("layers", ("all", "sparse_step", "after_dense", "interleaved", "listed", "kinds", "usual")),
-        count=table.text("count"),
-        top_k=table.text("top_k", "num_experts_per_tok"),
-        intermediate=intermediate,
-        dense_intermediate=table.text("dense_intermediate", "intermediate_size"),
-        shared=table.text("shared", None),
-        shared_width=table.text("shared_width", None),
-        shared_gate=table.flag("shared_gate", False),
-        shared_multiple=table.count("shared_multiple", 1),
-        router_bias=table.text("router_bias", "never"),
-        router_bias_bits=table.count("router_bias_bits", 32) or None,
-        router_bits=table.count("router_bits", None),
-        router_narrow_on=table.words("router_narrow_on", ()),
-        renormalize=table.text("renormalize", "norm_topk_prob"),
-        scoring=table.text("scoring", "scoring_func"),
-        router_quantized=table.flag("router_quantized", False),
-        least_intermediate=table.count("least_intermediate", 0),
-        latent=table.text("latent", None),
-        biases=table.flag("biases", False),
-        beside_dense=table.flag("beside_dense", False),
-    )
-    table.done()
-    return found
-
-
-def _modules(table: Table | None) -> Modules:
-    def text(key: str, default: str) -> str:
-        return str(table.text(key, default)) if table is not None else default
-
-    mlp = text("mlp", "mlp")
-    root = text("root", "model")
-    found = Modules(
-        root=root,
-        head=text("head", "lm_head"),
-        attention=text("attention", "self_attn"),
-        mlp=mlp,
-        experts=text("experts", f"{mlp}.experts"),
-        router=text("router", f"{mlp}.gate"),
-        shared=text("shared", f"{mlp}.shared_experts"),
-    )
-    if table is not None:
-        table.done()
-    return found
+    renames = tuple(table.texts("renames").items())
+    return read_record(InVllm, table, modules=modules, renames=renames)
 
 
 @lru_cache(maxsize=64)
 def load_family(name: str) -> Family:
-    """One family's file. Raises RegistryError where it says something that it may not."""
+    """One family's file.
+
+    Raises RegistryError where it says something that it may not, as a key of config.json that neither the class's
+    defaults nor the family's `keys` have.
+    """
     table = open_table("families", name)
+    experts, aliases = table.table("experts", None), table.table("aliases", None)
+    defaults, vllm = table.table("defaults", None), table.table("vllm", None)
+    supplied = {key: defaults.datum(key) for key in defaults} if defaults else {}
+    keys = _keys((*supplied, *table.words("keys", ())))
     parts = table.table("parts")
-    experts = table.table("experts", None)
-    kinds = table.table("kinds", None)
-    mixers = table.table("mixers", None)
-    renames = table.table("renames", None)
-    aliases = table.table("aliases", None)
-    formats = table.table("cache_formats", None)
-    defaults = table.table("defaults", None)
+    layers = read_fields(Parts, parts, keys)
+    kinds, mixers = table.rows("kinds"), table.texts("mixers")
+    for key, words in (("kinds", kinds), ("mixers", mixers)):
+        for word in words:
+            if word not in KINDS:
+                raise table.fail(f"{key}.{word}", f"is no kind of layer; {closest(word, KINDS)}")
     family = Family(
-        name=table.text("name"),
-        architectures=table.words("architectures"),
-        nested=table.text("nested", None),
-        tower=table.text("tower", None),
-        tower_config=table.text("tower_config", "vision_config"),
-        attention=parts.word("attention", ("grouped", "latent", "part"), "grouped"),
-        head_dim_from=parts.word("head_dim_from", ("config", "hidden"), "config"),
-        head_dim_key=parts.text("head_dim", "head_dim"),
-        query_key_norms=parts.text("query_key_norms", "never"),
-        norms_over=parts.word("norms_over", ("head", "heads"), "head"),
-        value_norms=parts.flag("value_norms", False),
-        output_gate=parts.text("output_gate", "never"),
-        qkv_bias=parts.text("qkv_bias", "never"),
-        output_bias=parts.text("output_bias", "never"),
-        mlp_bias=parts.text("mlp_bias", "never"),
-        gated=parts.flag("gated", True),
-        norms=parts.words("norms", ("norm_1", "norm_2")),
-        scaled_embedding=parts.flag("scaled_embedding", False),
-        norm_everywhere=parts.flag("norm_everywhere", False),
-        embedding_everywhere=parts.flag("embedding_everywhere", False),
-        head_everywhere=parts.flag("head_everywhere", False),
-        ties=parts.flag("ties", True),
-        layer_types=parts.word(
-            "layer_types",
-            (
-                "stated",
-                "alternating",
-                "pattern",
-                "max_window_layers",
-                "interval",
-                "letters",
-                "flags",
-                "no_rope",
-                "kda_lists",
-            ),
-            "stated",
-        ),
-        full_every=parts.text("full_every", None),
-        mixed_windows=parts.word("mixed_windows", ("allowed", "refused"), "allowed"),
-        window_switch=parts.text("window_switch", None),
-        chunk=parts.text("chunk", None),
-        local_rope_theta=parts.text("local_rope_theta", None),
-        rope=parts.word("rope", ("yes", "none"), "yes"),
-        rope_dim=parts.text("rope_dim", None),
-        rope_bits=parts.count("rope_bits", None),
-        index_rope=parts.text("index_rope", None),
-        mrope=parts.flag("mrope", False),
-        positions=parts.text("positions", "max_position_embeddings"),
-        scaled_positions=parts.flag("scaled_positions", True),
-        kinds={kind: _kind(kinds.table(kind)) for kind in kinds} if kinds else {},
-        mixers={kind: mixers.text(kind) for kind in mixers} if mixers else {},
-        extras=parts.words("extras", ()),
-        experts=_experts(experts) if experts else None,
-        modules=_modules(table.table("modules", None)),
-        renames=tuple((key, renames.text(key)) for key in renames) if renames else (),
-        draft_layers=parts.text("draft_layers", None),
-        float16=parts.flag("float16", True),
-        refuses=parts.words("refuses", ()),
-        band_covers=parts.words("band_covers", ()),
+        **layers,
+        **read_fields(Family, table, only=("name", "architectures", "nested", "tower", "tower_config")),
+        kinds={kind: read_record(KindKeys, row, keys) for kind, row in kinds.items()},
+        mixers=mixers,
+        experts=read_record(ExpertKeys, experts, keys) if experts else None,
         aliases=tuple((key, aliases.words(key)) for key in aliases) if aliases else (),
         weights_percent=table.datum("weights_percent", None),
-        attention_type=parts.text("attention_type", ""),
-        default_dtype=parts.text("default_dtype", None),
-        capture_limit=parts.count("capture_limit", None),
-        item_tokens=parts.count("item_tokens", 0),
-        deep_gemm=parts.flag("deep_gemm", True),
-        cache_formats={key: formats.text(key) for key in formats} if formats else {},
-        defaults={key: defaults.datum(key) for key in defaults} if defaults else {},
+        vllm=_vllm(vllm if vllm is not None else Table(table.file, {}, "vllm")),
+        defaults=supplied,
     )
-    for part in (table, parts, kinds, mixers, renames, aliases, formats, defaults):
-        if part:
-            part.done()
+    for part in (*mixers.values(), *family.extras, *([family.tower] if family.tower else ())):
+        if part not in names("parts"):
+            raise table.fail("parts", f"names the part {part!r}, which there is not; {closest(part, names('parts'))}")
+    stray = next((word for word in family.band_covers if word not in family.refuses), None)
+    if stray is not None:
+        raise parts.fail("band_covers", f"has {stray!r}, which refuses does not; {closest(stray, family.refuses)}")
+    for read in (parts, table):
+        read.done()
     return family
 
 

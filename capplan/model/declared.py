@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from capplan.registry import Datum, Table
+from capplan.model.states import STATES
+from capplan.registry import Datum, Table, read_by, read_record
 
 ANY = "any"
 """A generation or a format that stands for every one."""
 
 LAYOUTS = ("block-outermost", "layer-outermost")
 """How the backend lays out the pool: pages of several sizes may share a block only where blocks lie outermost."""
-
-STATES = ("mamba2", "gated-delta-net", "kda")
-"""Kinds of recurrent states that have a law."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,6 +29,10 @@ class ByChip:
             if key in found:
                 return found[key]
         return None
+
+
+Positive = int
+"""A whole number above zero."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,15 +54,15 @@ class StatedCache:
     name: str
     layers: tuple[int, ...]
     record_bytes: ByChip
-    tokens_per_record: int
-    page_tokens: int | None
-    alignment: ByChip
-    window: int | None
-    entries: int | None
-    entries_beside: int | None
-    drafter: bool
-    whole_records: tuple[str, ...]
-    latent: bool
+    tokens_per_record: Positive = 1
+    page_tokens: Positive | None = None
+    alignment: ByChip = ByChip(values=((ANY, ANY, 1),))
+    window: Positive | None = None
+    entries: Positive | None = None
+    entries_beside: int | None = None
+    drafter: bool = False
+    whole_records: tuple[str, ...] = ()
+    latent: bool = False
     datum: Datum
 
 
@@ -71,23 +73,23 @@ class StoredFormat:
     generations: tuple[str, ...]
     asked: tuple[str, ...]
     stores: str
-    tensor_parallel_sizes: tuple[int, ...]
+    tensor_parallel_sizes: tuple[int, ...] = read_by(lambda table, key, none: _counts(table, key, none), ())
     why: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StatedState:
-    """The recurrent state of some layers, by the sizes that its kind has."""
+    """The recurrent state of some layers: its law, and what that takes."""
 
-    kind: str
+    law: str
     layers: tuple[int, ...]
     sizes: Mapping[str, int]
-    conv_bits: int
-    temporal_bits: int
+    conv_bits: Positive
+    temporal_bits: Positive
     datum: Datum
 
     def __hash__(self) -> int:
-        return hash((self.kind, self.layers))
+        return hash((self.law, self.layers))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -132,13 +134,6 @@ BUFFERS = (
 )
 """Numbers that the buffers of a sparse latent model follow from."""
 
-STATE_SIZES = {
-    "mamba2": ("inner", "n_groups", "n_heads", "head_dim", "state_size", "conv_kernel"),
-    "gated-delta-net": ("n_k_heads", "k_head_dim", "n_v_heads", "v_head_dim", "conv_kernel"),
-    "kda": ("value_width", "key_width", "n_heads", "head_dim", "conv_kernel"),
-}
-"""Numbers that each kind of recurrent state follows from."""
-
 
 def read_caches(table: Table, n_layers: int) -> Caches:
     """What a model file's `caches` table states.
@@ -160,18 +155,6 @@ def read_caches(table: Table, n_layers: int) -> Caches:
                     "layers", f"has layer {layer}, whose {cache.name} is stated in {seen[layer, cache.name]}"
                 )
             seen[layer, cache.name] = row.path
-    formats = []
-    for row in table.tables("formats", []):
-        formats.append(
-            StoredFormat(
-                generations=row.words("generations"),
-                asked=row.words("asked"),
-                stores=row.text("stores"),
-                tensor_parallel_sizes=_counts(row, "tensor_parallel_sizes", ()),
-                why=row.text("why"),
-            )
-        )
-        row.done()
     buffers = table.table("buffers", None)
     read = None
     if buffers is not None:
@@ -185,7 +168,7 @@ def read_caches(table: Table, n_layers: int) -> Caches:
         reads=reads,
         drafter=table.text("drafter", None),
         draft_tokens=table.count("draft_tokens", None),
-        formats=tuple(formats),
+        formats=tuple(read_record(StoredFormat, row) for row in table.tables("formats", [])),
         owned=owned,
         states=states,
         buffers=read,
@@ -199,58 +182,33 @@ def _rows(table: Table, key: str) -> list[Table]:
     """A list of tables, each named by its place, its name and its layers, so that an error finds it."""
     found = []
     for row in table.tables(key, []):
-        name, layers = row.raw("name", row.raw("kind", "")), row.raw("layers", [])
+        name, layers = row.raw("name", row.raw("law", row.raw("kind", ""))), row.raw("layers", [])
         row.path = f"{row.path} ({name}, layers {', '.join(map(str, layers)) if isinstance(layers, list) else layers})"
         found.append(row)
     return found
 
 
 def _owned(row: Table, n_layers: int) -> StatedCache:
-    drafter = row.flag("drafter", False)
-    window, entries = _positive(row, "window", None), _positive(row, "entries", None)
-    if window is not None and entries is not None:
+    layers = _layers(row, "layers", n_layers, drafter=row.flag("drafter", False))
+    found = read_record(StatedCache, row, READERS, layers=layers, datum=_statement(row))
+    if found.window is not None and found.entries is not None:
         raise row.fail("entries", "stands beside window; a cache is bounded by one of them")
-    beside = row.count("entries_beside", None)
-    if beside is not None and entries is None:
+    if found.entries_beside is not None and found.entries is None:
         raise row.fail("entries_beside", "needs entries, the fewest that a request holds")
-    found = StatedCache(
-        name=row.text("name"),
-        layers=_layers(row, "layers", n_layers, drafter=drafter),
-        record_bytes=by_chip(row, "record_bytes"),
-        tokens_per_record=_positive(row, "tokens_per_record", 1),
-        page_tokens=_positive(row, "page_tokens", None),
-        alignment=by_chip(row, "alignment", ByChip(values=((ANY, ANY, 1),))),
-        window=window,
-        entries=entries,
-        entries_beside=beside,
-        drafter=drafter,
-        whole_records=row.words("whole_records", ()),
-        latent=row.flag("latent", False),
-        datum=_statement(row),
-    )
     if found.page_tokens is not None and found.page_tokens % found.tokens_per_record:
         raise row.fail(
             "page_tokens",
             f"is {found.page_tokens}, which records of {found.tokens_per_record} tokens do not fill; it must be a "
             f"multiple of {found.tokens_per_record}",
         )
-    row.done()
     return found
 
 
 def _state(row: Table, n_layers: int) -> StatedState:
-    kind = row.word("kind", STATES)
-    found = StatedState(
-        kind=kind,
-        layers=_layers(row, "layers", n_layers, drafter=False),
-        sizes={key: _positive(row, key) for key in STATE_SIZES[kind]},
-        conv_bits=_positive(row, "conv_bits"),
-        temporal_bits=_positive(row, "temporal_bits"),
-        datum=_statement(row),
-    )
-    row.raw("name", None)
-    row.done()
-    return found
+    law = row.word("law" if "law" in row else "kind", tuple(STATES))
+    layers = _layers(row, "layers", n_layers, drafter=False)
+    sizes = {key: _positive(row, key) for key in STATES[law].sizes}
+    return read_record(StatedState, row, READERS, law=law, layers=layers, sizes=sizes, datum=_statement(row))
 
 
 def by_chip(table: Table, key: str, default: Any = ...) -> Any:
@@ -302,17 +260,8 @@ def _layers(table: Table, key: str, n_layers: int, *, drafter: bool) -> tuple[in
 
 def _statement(table: Table) -> Datum:
     """Where a statement is from, as the plan's provenance lists it."""
-    source, where, why = table.text("source", None), table.text("where", None), table.text("why", None)
-    if source is None and why is None:
-        raise table.fail("source", "is missing; a statement needs source and where, or why")
-    return Datum(
-        key=table.path,
-        file=table.file,
-        value="stated",
-        low="stated",
-        high="stated",
-        method=table.word("method", ("measured", "vendor", "code", "paper", "fitted", "assumed")),
-        source=source,
-        where=where,
-        why=why,
-    )
+    return table.stated("stated", what="statement", listed=False)
+
+
+READERS = {"ByChip": by_chip, "Positive": _positive}
+"""How the fields of a statement are read that are no plain numbers."""

@@ -10,30 +10,17 @@ from typing import Any
 from capplan.model.build import from_config
 from capplan.model.declared import read_caches
 from capplan.model.graph import DTYPE_BITS, Attention, Experts, Model
-from capplan.registry import METHODS, Datum, Refused, RegistryError, Table, names, open_table, sources
+from capplan.registry import Datum, Refused, RegistryError, Table, names, open_table
 
 
 @lru_cache(maxsize=1024)
 def from_registry(name: str, overrides: str = "", generic: bool = False) -> Model:
     """A model of the registry by its exact name; `overrides` are hf_overrides as canonical JSON."""
-    table = open_table("models", name)
-    if table.text("name") != name:
-        raise table.fail("name", f"must be {name!r}, as the file is called")
-    return from_table(table, name, overrides, generic)
+    return from_table(open_table("models", name), name, overrides, generic)
 
 
 def from_table(table: Table, name: str, overrides: str, generic: bool) -> Model:
     """The model that a registry file describes: by its config, or by facts alone where its weights are not known."""
-    method = table.word("method", tuple(METHODS))
-    source, where, why = table.text("source", None), table.text("where", None), table.text("why", None)
-    if source is None and why is None:
-        raise table.fail("source", "is missing; a model needs source and where, or why")
-    if source is not None and source not in sources():
-        raise table.fail("source", f"is {source!r}, which sources.toml does not list")
-    if source is not None and where is None:
-        raise table.fail("where", "is missing; it says where in the source")
-    if method == "assumed" and why is None:
-        raise table.fail("why", "is missing; an assumed config says why and what would replace it")
     revision = table.text("revision", None)
     nulls = table.words("nulls", ())
     beside = table.get("hf_quant_config", dict, "the facts of the file beside the config", None)
@@ -42,17 +29,7 @@ def from_table(table: Table, name: str, overrides: str, generic: bool) -> Model:
     both = set(nulls) & set(config)
     if both:
         raise table.fail("nulls", f"names {sorted(both)[0]}, which config states")
-    datum = Datum(
-        key="config" if facts is None else "facts",
-        file=table.file,
-        value=name,
-        low=name,
-        high=name,
-        method=method,
-        source=source,
-        where=where,
-        why=why,
-    )
+    datum = table.stated(name, what="model", key="config" if facts is None else "facts")
     stated = table.table("caches", None)
     table.done()
     if facts is not None:

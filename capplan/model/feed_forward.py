@@ -19,7 +19,7 @@ def feed_forward(b: Building) -> Experts | None:
     other = e is not None and e.intermediate != key
     b.intermediate = c.count(key, most=1 << 22) if dense else (c.maybe(key) or 0) if other else 0
     if dense:
-        mlp(b, "layers.mlp", f.modules.mlp, Extent(size=b.intermediate, split="ranks"), dense)
+        mlp(b, "layers.mlp", f.vllm.modules.mlp, Extent(size=b.intermediate, split="ranks"), dense)
     if not sparse or e is None:
         return None
     return experts(b, e, sparse)
@@ -33,7 +33,7 @@ def experts(b: Building, e: ExpertKeys, sparse: tuple[int, ...]) -> Experts:
     hidden, of = Extent(size=b.hidden), dict[str, Any](layers=sparse)
     latent = c.maybe(e.latent) if e.latent is not None else None
     inner, columns = Extent(size=latent or b.hidden), Extent(size=width, split="expert_columns")
-    names = f.modules
+    names = f.vllm.modules
     router: dict[str, Any] = {
         "quantized": e.router_quantized,
         "bits": e.router_bits,
@@ -42,7 +42,7 @@ def experts(b: Building, e: ExpertKeys, sparse: tuple[int, ...]) -> Experts:
     }
     b.add("layers.router", "matrices", Extent(size=n_experts), hidden, **router, **of)
     if c.switch(e.router_bias):
-        b.add("layers.router_bias", "norms", Extent(size=n_experts), bits=e.router_bias_bits, **of)
+        b.add("layers.router_bias", "norms", Extent(size=n_experts), bits=e.router_bias_bits or None, **of)
     own: dict[str, Any] = {"n_experts": n_experts, "quantized": True, "module": b.module(names.experts), **of}
     b.add(
         "layers.experts.gate_up" if f.gated else "layers.experts.up",

@@ -309,8 +309,8 @@ def formed(c: Config, s: Scheme | None, tensors: list[Tensor]) -> list[Tensor]:
     """
     if s is None:
         return tensors
-    ignored = tuple(_renamed(name, c.family.renames) for name in s.ignored)
-    by_module = {_renamed(name, c.family.renames): form for name, form in s.by_module.items()}
+    ignored = tuple(_renamed(name, c.family.vllm.renames) for name in s.ignored)
+    by_module = {_renamed(name, c.family.vllm.renames): form for name, form in s.by_module.items()}
     exact = frozenset(ignored)
     found = []
     for tensor in tensors:

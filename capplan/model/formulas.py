@@ -1,15 +1,15 @@
-"""Sizes that registry files write as small formulas: names, whole numbers, + - * // and a few functions."""
+"""Sizes and conditions that registry files write as small formulas over names and whole numbers."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 from types import CodeType
 
-from capplan.registry import RegistryError
+from capplan.registry import RegistryError, closest
 
 FUNCTIONS: Mapping[str, Callable[..., int]] = {
     "up": lambda n, multiple: -(n // -multiple) * multiple,
@@ -34,6 +34,21 @@ NODES = (
     ast.Name,
     ast.Load,
     ast.Call,
+    ast.IfExp,
+    ast.Compare,
+    ast.Eq,
+    ast.NotEq,
+    ast.Lt,
+    ast.LtE,
+    ast.Gt,
+    ast.GtE,
+    ast.In,
+    ast.NotIn,
+    ast.Tuple,
+    ast.BoolOp,
+    ast.And,
+    ast.Or,
+    ast.Not,
 )
 
 
@@ -51,19 +66,34 @@ class Formula:
         return int(eval(self.code, {"__builtins__": {}, **FUNCTIONS}, found))
 
 
-@lru_cache(maxsize=4096)
-def formula(text: str, file: str = "") -> Formula:
+def formula(text: str, *, known: Collection[str], fails: Callable[[str], RegistryError] = RegistryError) -> Formula:
     """A formula out of its text.
 
-    Raises RegistryError for anything but names, whole numbers, + - * // % and the functions above.
+    known  the names that it may use
+    fails  makes the error out of what is wrong, for it to name the file and the row
 
-    >>> formula("2 * up(inner, 128)").value({"inner": 192})
+    Raises RegistryError for a name that nobody gives, and for anything but names, whole numbers, + - * // %,
+    comparisons, `a if condition else b`, `and`, `or`, `not`, `in (1, 2)` and the functions above.
+
+    >>> formula("2 * up(inner, 128) if inner > 128 else inner", known=("inner",)).value({"inner": 192})
     512
     """
+    found, says = _parsed(text.strip())
+    if found is None:
+        raise fails(f"is {text!r}, which {says}")
+    for name in found.names:
+        if name not in known:
+            raise fails(f"is {text!r}, where nobody gives {name!r}; {closest(name, sorted(known))}")
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _parsed(text: str) -> tuple[Formula | None, str]:
+    """A formula, or what is wrong with it."""
     try:
-        tree = ast.parse(text.strip(), mode="eval")
+        tree = ast.parse(text, mode="eval")
     except SyntaxError:
-        raise RegistryError(f"registry/{file}: {text!r} is no formula") from None
+        return None, "is no formula"
     called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
     names = []
     for node in ast.walk(tree):
@@ -73,7 +103,9 @@ def formula(text: str, file: str = "") -> Formula:
         elif isinstance(node, ast.Name) and id(node) not in called:
             names.append(node.id)
         if wrong:
-            raise RegistryError(
-                f"registry/{file}: {text!r} may hold names, whole numbers, + - * // % and {', '.join(FUNCTIONS)} only"
+            return None, (
+                "may hold names, whole numbers, + - * // %, comparisons, if, else, and, or, not, in "
+                f"and {', '.join(FUNCTIONS)} only"
             )
-    return Formula(text=text, names=tuple(dict.fromkeys(names)), code=compile(tree, "<formula>", "eval"))
+    code = compile(tree, "<formula>", "eval")
+    return Formula(text=text, names=tuple(dict.fromkeys(names)), code=code), ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -109,15 +110,17 @@ class Attention:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class State:
-    """The layers that keep a recurrent state: each part's extents, and its bits where they are not the model's.
+    """The layers that keep a recurrent state: its law, what that takes, and the bits of its two parts.
 
-    `chunk` is the step in tokens at which a prefix's state may be kept, `checkpoints` the states kept beside the
-    running one for that; both only on the chips that `exports_on` names.
+    `kind` is what answers call it; bits are None where they are the model's. `chunk` is the step in tokens at which a
+    prefix's state may be kept, `checkpoints` the states kept beside the running one for that; both only on the chips
+    that `exports_on` names.
     """
 
+    law: str
     kind: str
     layers: tuple[int, ...]
-    parts: tuple[tuple[Extent, ...], ...]
+    sizes: Mapping[str, int]
     bits: tuple[int | None, ...]
     chunk: int
     checkpoints: int

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 from capplan.model.formulas import Formula, formula
-from capplan.model.graph import EACH, EVERY, FIRST, LAST, SPLITS
-from capplan.registry import RegistryError, Table, open_table
+from capplan.model.graph import DTYPE_BITS, EACH, EVERY, FIRST, LAST, SPLITS
+from capplan.model.states import STATES
+from capplan.registry import Table, closest, one_of, open_table, read_record
+
+ONE, NONE = {"otherwise": "1"}, {"otherwise": "0"}
+"""The formula that stands where a file leaves a field out."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,28 +32,32 @@ class Row:
     name: str
     line: str
     rows: tuple[Size, ...]
-    columns: Size | None
-    copies: Formula
-    bits: int | None
-    wide_with: tuple[str, ...]
-    quantized: bool
-    layers: str
-    place: str
-    module: str
-    packs: tuple[str, ...]
-    when: str | None
+    columns: Size | None = None
+    copies: Formula = field(metadata=ONE)
+    bits: int | None = None
+    wide_with: tuple[str, ...] = ()
+    quantized: bool = False
+    layers: str = "own"
+    place: str = one_of(EACH, FIRST, LAST, EVERY, default=EACH)
+    module: str = ""
+    packs: tuple[str, ...] = ()
+    when: Formula | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StateRow:
-    """The recurrent state of a part's layers: each part's extents, its bits or the key that names its format."""
+    """The recurrent state of a part's layers: its law, what that takes, its bits or the key that names its format.
 
-    kind: str
-    parts: tuple[tuple[Size, ...], ...]
+    kind  what answers call it, where that is not the law's name
+    """
+
+    law: str
+    kind: str | None = None
+    sizes: Mapping[str, Formula]
     formats: tuple[str, ...]
     chunk: Formula
     checkpoints: int
-    exports_on: tuple[str, ...]
+    exports_on: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,16 +65,16 @@ class BufferRow:
     """A buffer that follows the engine's step."""
 
     name: str
-    bits: int | None
-    count: Formula
-    per_token: Formula
-    per_sequence: Formula
-    beside: Formula
-    layers: str | None
-    place: str
-    wants: tuple[str, ...]
-    leads: bool
-    when: str | None
+    bits: int | None = None
+    count: Formula = field(metadata=ONE)
+    per_token: Formula = field(metadata=NONE)
+    per_sequence: Formula = field(metadata=NONE)
+    beside: Formula = field(metadata=NONE)
+    layers: str | None = None
+    place: str = one_of(FIRST, LAST, EVERY, default=EVERY)
+    wants: tuple[str, ...] = ()
+    leads: bool = False
+    when: Formula | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,13 +83,13 @@ class CacheRow:
 
     name: str
     spec: str
-    kind: str
-    layers: str
-    block_size: Formula
+    kind: str = one_of("full", "sliding")
+    layers: str = "own"
+    block_size: Formula = field(metadata=NONE)
     entry_bytes: Formula
-    tokens_per_entry: Formula
-    window: Formula
-    alignment: Formula
+    tokens_per_entry: Formula = field(metadata=ONE)
+    window: Formula = field(metadata=NONE)
+    alignment: Formula = field(metadata=ONE)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,10 +97,10 @@ class RopeRow:
     """A rotary table beside those of plain attention."""
 
     name: str
-    layers: str
+    layers: str = "own"
     positions: Formula
     width: Formula
-    bits: int | None
+    bits: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,124 +119,111 @@ class Part:
     ropes: tuple[RopeRow, ...]
 
 
-def _size(text: str, file: str) -> Size:
-    size, _, split = text.partition("|")
-    word, _, unit = split.strip().partition(" of ")
-    word = word.strip() or "whole"
-    if word not in SPLITS:
-        raise RegistryError(f"registry/{file}: {text!r} names the split {word!r}; there are {', '.join(SPLITS)}")
-    return Size(size=formula(size, file), split=word, unit=formula(unit, file) if unit.strip() else None)
+OF = {"layers": ("hidden", "vocab", "heads", "kv_heads"), "tower": ("text_hidden", "text_layers")}
+"""What a part may be of, and the sizes that its formulas may name beside its own."""
 
 
-def _row(table: Table) -> Row:
-    columns = table.text("columns", None)
-    found = Row(
-        name=table.text("name"),
-        line=table.text("line", "matrices" if columns is not None else "norms"),
-        rows=tuple(_size(text, table.file) for text in table.words("rows")),
-        columns=_size(columns, table.file) if columns is not None else None,
-        copies=formula(table.text("copies", "1"), table.file),
-        bits=table.count("bits", None),
-        wide_with=table.words("wide_with", ()),
-        quantized=table.flag("quantized", False),
-        layers=table.text("layers", "own"),
-        place=table.word("place", (EACH, FIRST, LAST, EVERY), EACH),
-        module=table.text("module", ""),
-        packs=table.words("packs", ()),
-        when=table.text("when", None),
-    )
-    table.done()
-    return found
+LAYERS = ("own", "latent", "indexed")
+"""Some of a part's layers, in a word."""
 
 
-def _state(table: Table) -> StateRow:
-    parts = table.get("parts", list, "a list of lists of texts")
-    found = StateRow(
-        kind=table.word("kind", ("mamba2", "gdn", "kda")),
-        parts=tuple(tuple(_size(text, table.file) for text in part) for part in parts),
-        formats=table.words("formats"),
-        chunk=formula(table.text("chunk"), table.file),
-        checkpoints=table.count("checkpoints"),
-        exports_on=table.words("exports_on", ()),
-    )
-    table.done()
-    return found
+class _Reader:
+    """Reads the rows of one part, whose formulas may use some names and whose words some keys of config.json."""
 
+    def __init__(self, names: tuple[str, ...], keys: tuple[str, ...], tower: bool) -> None:
+        self.names, self.keys, self.tower = names, keys, tower
+        self.by = {
+            "Formula": self.formula,
+            "Size": self.size,
+            "tuple[Size, ...]": lambda t, key, none: tuple(self._size(text, t, key) for text in t.words(key, none)),
+        }
 
-def _buffer(table: Table) -> BufferRow:
-    def of(key: str) -> Formula:
-        return formula(table.text(key, "0"), table.file)
+    def formula(self, table: Table, key: str, default: Any) -> Formula | None:
+        text = table.text(key, default)
+        return self.one(text, table, key) if text is not None else None
 
-    found = BufferRow(
-        name=table.text("name"),
-        bits=table.count("bits", None),
-        count=formula(table.text("count", "1"), table.file),
-        per_token=of("per_token"),
-        per_sequence=of("per_sequence"),
-        beside=of("beside"),
-        layers=table.text("layers", None),
-        place=table.word("place", (FIRST, LAST, EVERY), EVERY),
-        wants=table.words("wants", ()),
-        leads=table.flag("leads", False),
-        when=table.text("when", None),
-    )
-    table.done()
-    return found
+    def one(self, text: str, table: Table, key: str) -> Formula:
+        return formula(text, known=self.names, fails=lambda says: table.fail(key, says))
 
+    def size(self, table: Table, key: str, default: Any) -> Size | None:
+        text = table.text(key, default)
+        return self._size(text, table, key) if text is not None else None
 
-def _cache(table: Table) -> CacheRow:
-    def of(key: str, default: str) -> Formula:
-        return formula(table.text(key, default), table.file)
+    def _size(self, text: str, table: Table, key: str) -> Size:
+        size, _, split = text.partition("|")
+        word, _, unit = split.strip().partition(" of ")
+        word = word.strip() or "whole"
+        if word not in SPLITS:
+            raise table.fail(key, f"is {text!r}, which names the split {word!r}; there are {', '.join(SPLITS)}")
+        one = self.one(unit, table, key) if unit.strip() else None
+        return Size(size=self.one(size, table, key), split=word, unit=one)
 
-    found = CacheRow(
-        name=table.text("name"),
-        spec=table.text("spec"),
-        kind=table.word("kind", ("full", "sliding")),
-        layers=table.text("layers", "own"),
-        block_size=of("block_size", "0"),
-        entry_bytes=formula(table.text("entry_bytes"), table.file),
-        tokens_per_entry=of("tokens_per_entry", "1"),
-        window=of("window", "0"),
-        alignment=of("alignment", "1"),
-    )
-    table.done()
-    return found
+    def rows(self, kind: type[Any], table: Table, key: str) -> tuple[Any, ...]:
+        found = []
+        for label, row in table.rows(key).items():
+            layers = row.text("layers", "own")
+            if layers[:1] in ("<", ">") or "=" in layers:
+                self.known(layers.lstrip("<>").partition("=")[0].rstrip("!"), row, "layers")
+            elif layers not in LAYERS:
+                raise row.fail("layers", f"is {layers!r}; it must be {', '.join(LAYERS)}, <key, >key or key=value")
+            given = {"name": label}
+            if kind is Row:
+                given["line"] = row.text(
+                    "line", "vision" if self.tower else "matrices" if "columns" in row else "norms"
+                )
+            found.append(read_record(kind, row, self.by, **given))
+        return tuple(found)
 
+    def known(self, word: str, table: Table, key: str) -> None:
+        if word not in self.keys:
+            raise table.fail(key, f"names {word!r}, no key of this part; {closest(word, self.keys)}")
 
-def _rope(table: Table) -> RopeRow:
-    found = RopeRow(
-        name=table.text("name"),
-        layers=table.text("layers", "own"),
-        positions=formula(table.text("positions"), table.file),
-        width=formula(table.text("width"), table.file),
-        bits=table.count("bits", None),
-    )
-    table.done()
-    return found
+    def state(self, table: Table | None) -> StateRow | None:
+        if table is None:
+            return None
+        law = table.word("law", tuple(STATES))
+        sizes = table.table("sizes")
+        found = {size: self.one(sizes.text(size), sizes, size) for size in STATES[law].sizes}
+        sizes.done()
+        for text in table.words("formats"):
+            key, colon, word = text.rpartition(":")
+            if colon:
+                self.known(key, table, "formats")
+            if word not in ("model", *DTYPE_BITS):
+                raise table.fail("formats", f"has {word!r}; there are model, {', '.join(DTYPE_BITS)}")
+        state: StateRow = read_record(StateRow, table, self.by, law=law, sizes=found)
+        return state
 
 
 @lru_cache(maxsize=64)
 def load_part(name: str) -> Part:
-    """One part's file. Raises RegistryError where it says something that it may not."""
+    """One part's file.
+
+    Raises RegistryError where it says something that it may not, as a formula that uses a name that is no size of the
+    model, no key that the file names (`names`, `keys`, `defaults`), and is not `made` there.
+    """
     table = open_table("parts", name)
-    names, defaults = table.table("names", None), table.table("defaults", None)
+    texts, defaults = table.texts("names"), table.table("defaults", None)
     made, words = table.table("made", None), table.table("words", None)
-    state = table.table("state", None)
+    of = table.word("of", tuple(OF), "layers")
+    supplied = {key: defaults.raw(key) for key in defaults} if defaults else {}
+    keys = (*table.words("keys", ()), *supplied, *texts.values())
+    read = _Reader((*OF[of], *texts, *(made or ()), *keys), keys, of == "tower")
     part = Part(
         name=table.text("name"),
-        names={key: names.text(key) for key in names} if names else {},
-        defaults={key: defaults.raw(key) for key in defaults} if defaults else {},
-        made={key: formula(made.text(key), table.file) for key in made} if made else {},
+        names=texts,
+        defaults=supplied,
+        made={key: read.one(made.text(key), made, key) for key in made} if made else {},
         words={key: tuple(words.raw(key)) for key in words} if words else {},
-        rows=tuple(_row(row) for row in table.tables("tensors", [])),
-        state=_state(state) if state else None,
-        buffers=tuple(_buffer(row) for row in table.tables("buffers", [])),
-        caches=tuple(_cache(row) for row in table.tables("caches", [])),
-        ropes=tuple(_rope(row) for row in table.tables("ropes", [])),
+        rows=read.rows(Row, table, "tensors"),
+        state=read.state(table.table("state", None)),
+        buffers=read.rows(BufferRow, table, "buffers"),
+        caches=read.rows(CacheRow, table, "caches"),
+        ropes=read.rows(RopeRow, table, "ropes"),
     )
     for noted in ("source", "where"):
         table.text(noted, None)
-    for read in (names, defaults, made, words, table):
-        if read:
-            read.done()
+    for inner in (made, words, table):
+        if inner:
+            inner.done()
     return part

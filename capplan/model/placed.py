@@ -97,7 +97,7 @@ def put(b: Building, part: Part, value: Callable[[str], int], layers: tuple[int,
         return Extent(size=of(size.size), split=size.split, unit=unit)
 
     for row in part.rows:
-        if row.when is not None and not known(row.when):
+        if row.when is not None and not of(row.when):
             continue
         place, copies = row.place, of(row.copies)
         own = chosen(b, row.layers, layers) if place == EACH and layers else ()
@@ -119,9 +119,10 @@ def put(b: Building, part: Part, value: Callable[[str], int], layers: tuple[int,
         s = part.state
         b.recurrent.append(
             State(
-                kind=s.kind,
+                law=s.law,
+                kind=s.kind or s.law,
                 layers=layers,
-                parts=tuple(tuple(extent(size) for size in sizes) for sizes in s.parts),
+                sizes={size: of(text) for size, text in s.sizes.items()},
                 bits=tuple(state_bits(b, word) for word in s.formats),
                 chunk=of(s.chunk),
                 checkpoints=s.checkpoints,
@@ -130,7 +131,7 @@ def put(b: Building, part: Part, value: Callable[[str], int], layers: tuple[int,
         )
     for buffer in part.buffers:
         own = chosen(b, buffer.layers, layers) if buffer.layers is not None else ()
-        if (buffer.when is not None and not known(buffer.when)) or (buffer.layers is not None and not own):
+        if (buffer.when is not None and not of(buffer.when)) or (buffer.layers is not None and not own):
             continue
         b.buffers.append(
             Buffer(

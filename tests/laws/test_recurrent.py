@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from capplan.laws.recurrent import (
     delta_net_conv_elements,
     delta_net_temporal_elements,
-    every_state_pages,
     fixed_state_pages,
     kda_conv_elements,
     kda_temporal_elements,
@@ -71,12 +70,6 @@ def test_kimi_s_delta_attention_has_three_convolutions():
 def test_states_that_do_not_follow_the_length(kept, drafted, pages):
     # BLIS latency kernel, the Memory page: modes none and align
     assert fixed_state_pages(kept=kept, num_speculative_tokens=drafted) == pages
-
-
-@pytest.mark.parametrize(("tokens", "drafted", "pages"), [(131_072, 0, 8192), (131_072, 2, 8194), (17, 0, 2)])
-def test_a_state_for_every_block(tokens, drafted, pages):
-    # BLIS latency kernel, internal/price/memory.go: mode all
-    assert every_state_pages(context_tokens=tokens, block_size=16, num_speculative_tokens=drafted) == pages
 
 
 @given(ranks=st.sampled_from([1, 2, 4, 8]), drafted=st.integers(0, 8))

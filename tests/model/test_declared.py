@@ -53,7 +53,7 @@ method = "assumed"
 why = "a test's states"
 
 [[caches.states]]
-kind = "{kind}"
+law = "{kind}"
 layers = [1, 3]
 conv_bits = 16
 temporal_bits = 32
@@ -192,6 +192,16 @@ KINDS = {
     # 4 x 12,288 / 8 x 2 bytes, and 4 heads of 128 x 128 in fp32
     "kda": ({"value_width": 4096, "key_width": 4096, "n_heads": 32, "head_dim": 128}, 4 * 1536 * 2 + 4 * 128 * 128 * 4),
 }
+
+
+def test_a_state_says_its_law_and_once_said_its_kind(model_file):
+    text = FACTS + STATES.format(
+        kind="mamba2", sizes="\n".join(f"{key} = 8" for key in (*KINDS["mamba2"][0], "conv_kernel"))
+    )
+    said, once = (load_model(str(model_file(t))).caches.states for t in (text, text.replace("law = ", "kind = ")))
+    assert said[0].law == once[0].law == "mamba2" and said[0].sizes == once[0].sizes
+    with pytest.raises(RegistryError, match=r"\.law is 'mamba9'; it must be one of mamba2, gated-delta-net, kda"):
+        load_model(str(model_file(text.replace('"mamba2"', '"mamba9"'))))
 
 
 @pytest.mark.parametrize("kind", KINDS)

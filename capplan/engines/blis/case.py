@@ -78,8 +78,10 @@ class Case(base.Case):
         serves, bits = self.own.quantizations.get(self.d.quantization or "", ("checkpoint", 0))
         return checkpoint_bits(self.model) if serves == "checkpoint" else bits
 
-    def table_bits(self, width: str) -> int:
-        """Bits of a table of words of a stated width."""
+    def table_bits(self, table: str) -> int:
+        """Bits of one of the two tables of words, embedding or head: before quantization, as the checkpoint has it, or
+        as matrices are served."""
+        width = self.engine.behaviours[table]
         if width == "served":
             return self.served_bits
         return checkpoint_bits(self.model) if width == "checkpoint" else DTYPE_BITS[self.model.dtype]
@@ -87,13 +89,13 @@ class Case(base.Case):
     def node_bits(self, tensor: Tensor) -> int:
         """Bits of one class of matrices: its own width, else the table's, else the served one."""
         if tensor.line == "embedding":
-            return self.table_bits(self.own.embedding)
+            return self.table_bits("embedding")
         if tensor.form is not None:
             return tensor.form.bits
         if tensor.bits is not None:
             return tensor.bits
         if tensor.line == "head":
-            return self.table_bits(self.own.head)
+            return self.table_bits("head")
         kept = self.model.quantization is not None and not tensor.quantized
         return DTYPE_BITS[self.model.dtype] if kept else self.served_bits
 

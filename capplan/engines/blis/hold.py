@@ -38,7 +38,7 @@ def _frame(model: Model, d: Deployment, chip: Chip, engine: Engine) -> Frame:
         # What a model file states is sized from that alone; its other layers keep the generic laws.
         graph = [cache for cache in _states(c) if cache.layer not in c.stated_layers]
         every = sorted((*_generic_caches(c), *graph, *stated_caches(model, d, chip)), key=lambda cache: cache.layer)
-        found = pooled(every, layout=caches.layout, groups_caches=c.own.groups_caches)
+        found = pooled(every, layout=caches.layout, groups_caches=c.engine.does("caches", "grouped"))
         groups, shared, block, half_bits, why = found.groups, found.shared, found.block_bytes, None, found.why
         form = stored_format(caches, d, chip) or "auto"
     else:
@@ -87,9 +87,9 @@ def _states(c: Case) -> list[Cache]:
     """Recurrent states, as a model file states them or as its graph has them."""
     found = []
     for stated in c.model.caches.states if c.model.caches is not None else ():
-        spec = state_spec(stated, c.d, splits=c.own.splits_states)
+        spec = state_spec(stated, c.d, splits=c.engine.does("states", "split"))
         found += [Cache(layer=layer, spec=spec) for layer in stated.layers]
-    split = c.d if c.own.splits_states else replace(c.d, tensor_parallel_size=1)
+    split = c.d if c.engine.does("states", "split") else replace(c.d, tensor_parallel_size=1)
     graph = VllmCase(model=c.model, asked=split, d=split, chip=c.chip, engine=c.engine)
     mode, drafted = c.d.mamba_cache_mode, speculative_tokens(c.d)
     for state in c.model.recurrent:
@@ -203,7 +203,7 @@ def weights_bytes(c: Case, n_experts: int) -> tuple[int, int]:
 def _widest_table(c: Case) -> int:
     """Bits that a tied table needs beside the embedding's own: one copy, at the wider of the two widths."""
     elements = c.model.vocab * c.model.hidden
-    return elements * max(0, c.table_bits(c.own.head) - c.table_bits(c.own.embedding))
+    return elements * max(0, c.table_bits("head") - c.table_bits("embedding"))
 
 
 def _elements(tensor: Tensor) -> int:

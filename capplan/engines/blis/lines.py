@@ -32,7 +32,7 @@ def lines(s: Setting, rank: Rank | None) -> tuple[Line, ...]:
     """
     c = Case(model=s.model, d=s.d, chip=s.chip, engine=s.engine)
     before = _before(c)
-    if c.own.communication_in_total:
+    if c.engine.does("communicators", "in-total"):
         nothing = exact("pre_snapshot", 0, "always 0", "this version counts it in the total", role="beside")
         communicators = (replace(before, name="communication", role="charged"), nothing)
     else:
@@ -93,7 +93,7 @@ def _activations(c: Case, seqs: Count, tokens: Count) -> Line:
     )
     parts: tuple[tuple[str, Count], ...] = (("forward pass", forward),)
     peak = forward
-    if c.own.sampler:
+    if c.engine.does("sampler", "charged"):
         sampler = activations.sampler_peak_bytes(
             max_num_seqs=seqs,
             max_num_batched_tokens=tokens,
@@ -113,7 +113,7 @@ def _activations(c: Case, seqs: Count, tokens: Count) -> Line:
         parts = (*parts, *buffers)
     law = "the larger of the two passes" + (", the model's own buffers beside it" if buffers else "")
     note = f"{halves.value / 2:g} buffers of {c.width:,} elements a token"
-    data = (halves, least, *((k["logit_copy_bytes"],) if c.own.sampler else ()), k["act_bits"])
+    data = (halves, least, *((k["logit_copy_bytes"],) if c.engine.does("sampler", "charged") else ()), k["act_bits"])
     return exact("activations", peak, law, note, data, parts=parts, kind=_kind(halves, least))
 
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
-from capplan.engines.release import Engine
-from capplan.registry import Table
-
-WIDTHS = ("unquantized", "checkpoint", "served")
-"""Widths of the two tables of words: before quantization, as the checkpoint is stored, as matrices are served."""
+from capplan.engines.release import BEHAVIOURS, Engine
+from capplan.registry import RegistryError, Table, one_of, read_by, read_record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,11 +15,11 @@ class CacheFormat:
     """A format of the cache: half bits of an element, or bytes of a packed record; neither where it is not sized."""
 
     names: tuple[str, ...]
-    half_bits: int
-    record_bytes: int
-    not_latent: bool
-    not_sized: bool
-    capabilities: tuple[str, ...]
+    half_bits: int = 0
+    record_bytes: int = 0
+    not_latent: bool = False
+    not_sized: bool = False
+    capabilities: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,9 +29,18 @@ class SparseBackend:
     name: str
     capabilities: tuple[str, ...]
     takes: tuple[str, ...]
-    packs: Mapping[str, str]
-    most_heads: int
-    contexts: str
+    packs: Mapping[str, str] = read_by(lambda t, key, none: t.get(key, dict, "a table of formats", none or {}), None)
+    most_heads: int = 0
+    contexts: str = one_of("none", "flashmla", "one-kind", default="none")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Quantization:
+    """The width in which some quantization flags serve matrices."""
+
+    flags: tuple[str, ...]
+    serves: str
+    bits: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -43,12 +48,6 @@ class Own:
     """The kernel's own tables of one engine file."""
 
     left_out: tuple[str, ...]
-    embedding: str
-    head: str
-    sampler: bool
-    communication_in_total: bool
-    groups_caches: bool
-    splits_states: bool
     quantizations: Mapping[str, tuple[str, int]]
     cache_formats: Mapping[str, CacheFormat]
     sparse_backends: tuple[SparseBackend, ...]
@@ -60,60 +59,29 @@ def own(engine: Engine) -> Own:
 
     Raises RegistryError where one says something that it may not.
     """
-    return _read(Table(f"engines/{engine.name}.toml", engine.own, "own"))
-
-
-def _read(table: Table) -> Own:
-    graph, behaviour = table.table("graph"), table.table("behaviour")
-    for part in (graph, behaviour):
-        for key in ("method", "source", "where"):
-            part.text(key)
-        part.text("why", None)
-    quantizations: dict[str, tuple[str, int]] = {}
-    for row in table.tables("quantizations"):
-        serves = row.text("serves")
-        bits = row.count("bits", 0)
-        quantizations |= dict.fromkeys(row.words("flags"), (serves, bits))
-        row.done()
-    formats: dict[str, CacheFormat] = {}
-    for row in table.tables("cache_formats"):
-        found = CacheFormat(
-            names=row.words("names"),
-            half_bits=row.count("half_bits", 0),
-            record_bytes=row.count("record_bytes", 0),
-            not_latent=row.flag("not_latent", False),
-            not_sized=row.flag("not_sized", False),
-            capabilities=row.words("capabilities", ()),
-        )
-        formats |= dict.fromkeys(found.names, found)
-        row.done()
-    backends = tuple(map(_backend, table.tables("sparse_backends")))
+    if engine.own is None:
+        raise RegistryError(f"registry/engines: {engine.name} has no table own, which the rules blis read")
+    table = engine.own
+    for word in BEHAVIOURS:
+        if word not in engine.behaviours:
+            raise RegistryError(
+                f"registry/engines: {engine.name} says no behaviours.{word}, which the rules blis follow"
+            )
+    quantizations = [read_record(Quantization, row) for row in table.tables("quantizations")]
+    formats = [read_record(CacheFormat, row) for row in table.tables("cache_formats")]
     result = Own(
-        left_out=graph.words("left_out"),
-        embedding=graph.word("embedding", WIDTHS),
-        head=graph.word("head", WIDTHS),
-        sampler=behaviour.flag("sampler"),
-        communication_in_total=behaviour.flag("communication_in_total"),
-        groups_caches=behaviour.flag("groups_caches"),
-        splits_states=behaviour.flag("splits_states"),
-        quantizations=quantizations,
-        cache_formats=formats,
-        sparse_backends=backends,
+        left_out=_left_out(table.table("graph")),
+        quantizations={flag: (q.serves, q.bits) for q in quantizations for flag in q.flags},
+        cache_formats={name: found for found in formats for name in found.names},
+        sparse_backends=tuple(read_record(SparseBackend, row) for row in table.tables("sparse_backends")),
     )
-    for part in (graph, behaviour, table):
-        part.done()
+    table.done()
     return result
 
 
-def _backend(row: Table) -> SparseBackend:
-    packs: Mapping[str, Any] = row.get("packs", dict, "a table of formats", {})
-    found = SparseBackend(
-        name=row.text("name"),
-        capabilities=row.words("capabilities"),
-        takes=row.words("takes"),
-        packs=packs,
-        most_heads=row.count("most_heads", 0),
-        contexts=row.word("contexts", ("none", "flashmla", "one-kind"), "none"),
-    )
-    row.done()
-    return found
+def _left_out(graph: Table) -> tuple[str, ...]:
+    """The matrices of a graph that the kernel does not count."""
+    graph.stated(None)
+    words: tuple[str, ...] = graph.words("left_out")
+    graph.done()
+    return words

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from math import lcm
 
+from capplan.engines.declared import state_page_bytes
 from capplan.engines.pool import CHUNKED, FULL, RECURRENT, SLIDING, Cache, Group, Spec, grouped, speculative_tokens
 from capplan.engines.release import Backend, capability_matches
 from capplan.engines.vllm.case import Case
-from capplan.laws import kv_cache, weights
-from capplan.model import DTYPE_BITS, Attention, Cached, Extent, State
+from capplan.laws import kv_cache
+from capplan.model import DTYPE_BITS, Attention, Cached, State
 from capplan.settings.deployment import Deployment
 from capplan.units import round_up
 
@@ -115,21 +116,9 @@ def exports(c: Case, state: State) -> bool:
 
 def state_bytes(c: Case, state: State) -> int:
     """Bytes of one layer's recurrent state on a rank."""
-    total = 0
-    for i, (part, bits) in enumerate(zip(state.parts, state.bits, strict=True)):
-        # The convolution looks further back where drafted tokens may be taken back.
-        n = _share(part[0], c.d.tensor_parallel_size) + (speculative_tokens(c.d) if i == 0 else 0)
-        for extent in part[1:]:
-            n *= _share(extent, c.d.tensor_parallel_size)
-        total += int(weights.matrix_bytes(n_rows=n, n_columns=1, weight_bits=bits or DTYPE_BITS[c.dtype]))
-    return total
-
-
-def _share(extent: Extent, ranks: int) -> int:
-    if extent.split == "groups":
-        n = extent.size // extent.unit
-        return extent.unit * (n // ranks if n % ranks == 0 else 1)
-    return extent.size // ranks if extent.split == "ranks" else extent.size
+    conv, temporal = (bits or DTYPE_BITS[c.dtype] for bits in state.bits)
+    ranks, drafted = c.d.tensor_parallel_size, speculative_tokens(c.d)
+    return state_page_bytes(state.law, state.sizes, (conv, temporal), ranks=ranks, drafted=drafted)
 
 
 def hybrid_block_size(c: Case, block: int, backend: Backend, kv_bits: int) -> int:

@@ -45,7 +45,7 @@ def family_of(model: Model) -> Family | None:
 def own_capture_limit(model: Model) -> int | None:
     """The largest captured step that a model's class states itself."""
     family = family_of(model)
-    return family.capture_limit if family is not None else None
+    return family.vllm.capture_limit if family is not None else None
 
 
 def padded_vocab(c: Case) -> int:

@@ -47,9 +47,11 @@ def place_of(tensor: Tensor) -> str:
 def layout_of(form: str, of: str, sizes: Mapping[str, int], engine: Engine, chip: Chip) -> Layout | None:
     """The first layout that serves a format on a chip for these sizes."""
     for row in engine.layouts:
-        if row.format != form or (row.of != of and not (row.of == "experts" and of in ("experts-up", "experts-down"))):
+        if form not in row.formats or (
+            row.of != of and not (row.of == "experts" and of in ("experts-up", "experts-down"))
+        ):
             continue
-        if capability_matches(row.capabilities, chip.capability) and (row.zero is None or row.zero.value(sizes) == 0):
+        if capability_matches(row.capabilities, chip.capability) and (row.when is None or row.when.value(sizes)):
             return row
     return None
 

@@ -291,14 +291,21 @@ def matrix_sizes(tensor: Tensor, c: Case, own: int) -> dict[str, int]:
     columns = _extent(tensor.columns, c, padded=False) if tensor.columns is not None else 1
     experts = c.model.experts
     inner = columns if tensor.name.startswith("layers.experts.down") else rows[0]
-    sizes = {"r": sum(rows), "c": columns, "e": own, "n": len(rows)}
-    sizes |= {"q": form.rows if form else 0, "g": form.columns if form else 0, "b": form.bits if form else 0}
     family = family_of(c.model)
-    sizes["x"] = int(family is not None and not family.deep_gemm)
+    sizes = {
+        "rows": sum(rows),
+        "columns": columns,
+        "experts": own,
+        "matrices": len(rows),
+        "block_rows": form.rows if form else 0,
+        "group": form.columns if form else 0,
+        "bits": form.bits if form else 0,
+        "avoids_deep_gemm": int(family is not None and not family.vllm.deep_gemm),
+    }
     if tensor.n_experts and experts is not None:
         if tensor.columns is None:
             inner = expert_inner(c)
-        sizes |= {"i": inner, "h": experts.hidden, "s": 2 if experts.gated else 1}
+        sizes |= {"inner": inner, "outer": experts.hidden, "gated": int(experts.gated)}
     return sizes
 
 

@@ -65,7 +65,7 @@ def resolve(model: Model, asked: Deployment, chip: Chip, engine: Engine) -> Reso
     default_seqs = row.max_num_seqs * doubled if seqs is None else seqs
     if tokens is None:
         family = family_of(model)
-        least = 0 if asked.language_model_only or family is None else family.item_tokens
+        least = 0 if asked.language_model_only or family is None else family.vllm.item_tokens
         tokens = max(row.max_num_batched_tokens[asked.usage_context] * doubled, least)
         tokens = at_most(tokens, default_seqs * length)
         supply(
@@ -200,7 +200,7 @@ def cache_format(model: Model, asked: Deployment, chip: Chip) -> str | None:
         stated = model.quantization.kv_cache_dtype
     if stated in (None, "auto"):
         family = family_of(model)
-        own = family.cache_formats if family is not None else {}
+        own = family.vllm.cache_formats if family is not None else {}
         stated = next((form for on, form in own.items() if capability_matches((on,), chip.capability)), stated)
     if model.attention_type == "compressed-latent":
         return "fp8_ds_mla"
@@ -259,7 +259,7 @@ def _auto_dtype(model: Model, chip: Chip) -> str:
     """The format that the engine takes for a checkpoint on a chip when nobody says one."""
     if not model.family:
         return model.dtype
-    stable = load_family(model.family).float16
+    stable = load_family(model.family).vllm.float16
     supported = (
         ["float16", "float32"]
         if chip.capability is not None and chip.capability < (8, 0)

@@ -21,7 +21,7 @@ from capplan.engines.vllm.case import (
 from capplan.engines.vllm.formats import form_of, layout_of, place_of
 from capplan.engines.vllm.hold import matrix_sizes
 from capplan.model import DTYPE_BITS, ONLINE, Extent, Model, load_family
-from capplan.registry import Chip
+from capplan.registry import Chip, file_of
 from capplan.settings.deployment import Deployment
 from capplan.units import both, round_up
 
@@ -348,7 +348,7 @@ DISCRETE_RULES: tuple[Rule[Case], ...] = (
     Rule(
         name="float16-stable",
         field="dtype",
-        holds=lambda c: c.dtype != "float16" or load_family(c.model.family).float16,
+        holds=lambda c: c.dtype != "float16" or load_family(c.model.family).vllm.float16,
         says=lambda c: f"{c.name} is unstable in float16, which the engine refuses; choose bfloat16 or float32",
         source="vllm, config/model.py, _FLOAT16_NOT_SUPPORTED_MODELS",
     ),
@@ -383,7 +383,7 @@ DISCRETE_RULES: tuple[Rule[Case], ...] = (
         holds=lambda c: not _formless(c),
         says=lambda c: (
             f"{_formless(c)[0]} in {c.name}, which no kernel that capplan knows of {c.engine.title} serves on "
-            f"{c.chip.title} in this many shards; registry/engines/{c.engine.name}.toml would say it in layouts"
+            f"{c.chip.title} in this many shards; registry/{file_of('engines', c.engine.name)} would say it in layouts"
         ),
         source="registry, engines, layouts",
     ),

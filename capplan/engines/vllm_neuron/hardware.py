@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
 
 from capplan.laws import neuron
-from capplan.registry import Datum, Refused, Table, closest, names, open_table
+from capplan.registry import Datum, Refused, closest, names, one_of, open_table, read_by, read_record
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -69,12 +68,12 @@ class Instance:
 
     name: str
     title: str
-    platform: str
-    certainty: str
+    platform: str = read_by(lambda table, key, none: table.word(key, names("neuron"), none))
+    certainty: str = one_of("published", "user-reported", "inferred")
     servers: int
     chips: Datum
-    host_bytes: Datum | None
-    virtual_cpus: Datum | None
+    host_bytes: Datum | None = None
+    virtual_cpus: Datum | None = None
 
 
 @lru_cache(maxsize=16)
@@ -86,32 +85,12 @@ def load_neuron_chip(name: str) -> NeuronChip:
     known = names("neuron")
     if name not in known:
         raise Refused(_unknown(name, known), "UNKNOWN_PLATFORM")
-    table = _opened("neuron", name)
-    sizes = table.table("tensor_parallel")
-    ranks = tuple(sizes.get("sizes", list, "a list of whole numbers"))
-    for key in ("method", "source", "where"):
-        sizes.text(key)
-    sizes.done()
-    chip = NeuronChip(
-        name=name,
-        title=table.text("title"),
-        core=table.text("core"),
-        hbm_stack_bytes=table.datum("hbm_stack_bytes"),
-        physical_cores_per_chip=table.datum("physical_cores_per_chip"),
-        hbm_stacks_per_chip=table.datum("hbm_stacks_per_chip"),
-        logical_nc_config=table.datum("logical_nc_config"),
-        compile_aliases=table.words("compile_aliases"),
-        tensor_parallel_sizes=ranks,
-    )
-    table.done()
-    return chip
-
-
-def _opened(kind: str, name: str) -> Table:
-    table = open_table(kind, name)
-    if table.text("name") != name:
-        raise table.fail("name", f"must be {name!r}, as the file is called")
-    return table
+    table = open_table("neuron", name)
+    ranks = table.table("tensor_parallel")
+    ranks.stated(None)
+    sizes = ranks.numbers("sizes")
+    ranks.done()
+    return read_record(NeuronChip, table, tensor_parallel_sizes=sizes)
 
 
 def _unknown(name: str, known: tuple[str, ...]) -> str:
@@ -144,21 +123,4 @@ def load_instance(name: str) -> Instance:
             f"there is no instance {name!r} in the registry; {closest(name, list(known))}; "
             "of any other, chip and instance_chips say all that is needed"
         )
-    table = _opened("instances", found)
-    instance = Instance(
-        name=found,
-        title=table.text("title"),
-        platform=table.word("platform", names("neuron")),
-        certainty=table.word("certainty", ("published", "user-reported", "inferred")),
-        servers=table.count("servers"),
-        chips=table.datum("chips"),
-        host_bytes=_maybe(table, "host_bytes"),
-        virtual_cpus=_maybe(table, "virtual_cpus"),
-    )
-    table.done()
-    return instance
-
-
-def _maybe(table: Table, key: str) -> Datum | None:
-    found: Any = table.datum(key, None)
-    return found if isinstance(found, Datum) else None
+    return read_record(Instance, open_table("instances", found))

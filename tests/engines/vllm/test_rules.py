@@ -217,7 +217,7 @@ EXAMPLES = {
         model=QWEN,
         refuses={"chip": "mi300x"},
         allows={"chip": "h100-sxm"},
-        says=("is stored as fp8-block", "MI300X", "registry/engines/vllm-0.33.0.toml"),
+        says=("is stored as fp8-block", "MI300X", "registry/engines/vllm/0.33.0.toml"),
         overrides={"quantization_config": BLOCKS},
         overrides_allowed={"quantization_config": BLOCKS},
     ),
