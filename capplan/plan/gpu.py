@@ -19,12 +19,9 @@ from capplan.plan.base import Plan, Question, RankWeights
 from capplan.plan.rank import RankPlan, rank_plan, tightest
 from capplan.policies import vllm_gpu
 from capplan.registry import Chip, Refused
+from capplan.settings.table import MOST_COUNTED
 from capplan.solve import SIZES
 from capplan.units import Count, Flag, at_least, at_most, both, ceil_div, is_array, some
-
-MOST_TOKENS = 1 << 36
-"""Lengths from here on are refused where many are asked at once: int64 would not hold their bytes."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolPart:
@@ -261,9 +258,9 @@ class GpuPlan(Plan):
 
         Raises Refused for lengths that would wrap.
         """
-        if is_array(tokens) and some(tokens >= MOST_TOKENS):
+        if is_array(tokens) and some(tokens > MOST_COUNTED):
             raise Refused(
-                f"tokens has lengths of {MOST_TOKENS:,} and more, whose bytes int64 does not hold; ask for less"
+                f"tokens has lengths above {MOST_COUNTED:,}, whose bytes int64 does not hold; ask for less"
             )
         return at_least(tokens, 0)
 
