@@ -23,6 +23,7 @@ from capplan.settings.table import MOST_COUNTED
 from capplan.solve import SIZES
 from capplan.units import Count, Flag, at_least, at_most, both, ceil_div, is_array, some
 
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolPart:
     """The pages of one kind in a block: of which layers, a page, and what of it is only padding."""
@@ -259,9 +260,7 @@ class GpuPlan(Plan):
         Raises Refused for lengths that would wrap.
         """
         if is_array(tokens) and some(tokens > MOST_COUNTED):
-            raise Refused(
-                f"tokens has lengths above {MOST_COUNTED:,}, whose bytes int64 does not hold; ask for less"
-            )
+            raise Refused(f"tokens has lengths above {MOST_COUNTED:,}, whose bytes int64 does not hold; ask for less")
         return at_least(tokens, 0)
 
     def _length(self, tokens: Count | None) -> Count:
