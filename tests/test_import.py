@@ -55,3 +55,10 @@ def test_the_public_names_are_there():
     assert sorted(capplan.__all__) == sorted(name for name in capplan.__all__ if getattr(capplan, name) is not None)
     with pytest.raises(AttributeError, match="'capplan' has no attribute 'plam'"):
         _ = capplan.plam
+
+
+def test_the_package_is_the_command_line_too():
+    answer = subprocess.run(
+        [sys.executable, "-m", "capplan", "chips"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "h100-sxm" in answer.stdout
