@@ -66,3 +66,10 @@ def test_the_module_of_plans_is_a_module_and_is_called_as_its_function():
     assert isinstance(plans, ModuleType)
     asked = capplan.load_model("Qwen/Qwen3-32B"), capplan.Deployment(tensor_parallel_size=4)
     assert capplan.plan(*asked).kv_blocks == plans.plan(*asked).kv_blocks
+
+
+def test_the_package_is_the_command_line_too():
+    answer = subprocess.run(
+        [sys.executable, "-m", "capplan", "chips"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "h100-sxm" in answer.stdout

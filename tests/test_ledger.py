@@ -195,6 +195,15 @@ GEMMA = [
     *[(1, 256_000 * 3584 * 2), (1, 2), (1, 8192 * 256 * 2)],
 ]
 
+# Gemma 2 2B on two ranks: 26 layers of 2304, 8 heads and 4 key-value heads of 256, inner 9216; a rank's matrix from the
+# inner size is 20.25 MiB
+
+GEMMA_2B_TP2 = [
+    *attention(26, (8 + 2 * 4) * 256 // 2, 2304, 8 * 256 // 2),
+    *[(26, 9216 * 2304 * 2), (26, 2304 * 4608 * 2), (2 * 26 + 1, 2304 * 2)],
+    *[(1, 128_000 * 2304 * 2), (1, 2), (1, 8192 * 256 * 2)],
+]
+
 # Llama 3.2 1B: 16 layers of 2048, 32 heads and 8 key-value heads of 64, inner 8192, 128,256 words in one table
 
 LLAMA_1B = [
@@ -515,6 +524,23 @@ WORKED = {
         request_blocks=8192 // 16 + -(-(4095 + 2 * 2048) // 16) + 1,
         verdict="close",
     ),
+    "a matrix little above 20 MiB takes 22": Worked(
+        model="google/gemma-2-2b-it",
+        settings={"tensor_parallel_size": 2},
+        ranks=[
+            Rank(
+                count=2,
+                tensors=GEMMA_2B_TP2,
+                engine_state=state(1024, 256_000),
+                activations=sampler(1024, 256_000, 8192, 2304),
+                non_torch=NON_TORCH_MORE,
+                block_bytes=13 * 16 * 2 * (256 + 256) * 2,
+            ),
+        ],
+        before=BEFORE_MORE,
+        request_blocks=8192 // 16 + 8192 // 16 + 1,
+        verdict="fits",
+    ),
     "a chip on which FlashInfer does not sample": Worked(
         model="meta-llama/Llama-3.2-1B",
         settings={"chip": "t4", "max_model_len": 16_384},
@@ -667,12 +693,36 @@ def test_some_sums_are_these():
     assert WORKED["one rank"].ranks[0].lines()["weights"] == (
         1_244_659_712 + 1_244_659_712 + 13_891_534_848 + 616_448 + 10_485_760 + 864
     )
-    # 216 scalars of 4 bytes and 72 norms of 256 in 512 each, 36 x 73 rows of 8192 in whole steps; the tables, of
-    # 593.5 times 2 MiB, each in 594.
+    # 216 scalars of 4 bytes and 72 norms of 256 take 512 each, 73 norms of 8192 are whole steps already; each of the
+    # two tables, 593.5 times 2 MiB, takes 594, and every other matrix is whole.
     assert WORKED["one rank"].ranks[0].lines()["allocator_rounding"] == 216 * 508 + 72 * 256 + 2 * MIB
     assert QWEN_STATE == 622_329_856 + 19_447_808
     assert QWEN_SAMPLER == (2_245_263_360, 1_000_603_648, 2_867_593_216)
     assert sum(ends(size)[0] for size in QWEN_32B_TP4.lines().values()) == QWEN_32B_FIXED
+
+
+# The two passes, where neither has ruled above
+
+
+@pytest.mark.parametrize(
+    ("model", "settings", "peaks"),
+    [
+        # Few rows of logits, so that the experts' forward pass rules at the centre and the low end too
+        (
+            "Qwen/Qwen3-30B-A3B",
+            {"max_num_seqs": 8},
+            larger(sampler(8, 151_936, 8192, 2048), QWEN_30B_FORWARD, EXPERTS),
+        ),
+        # Fewer tokens than requests are fewer rows; the engine takes no more requests than tokens.
+        ("Qwen/Qwen3-8B", {"max_num_batched_tokens": 100, "max_num_seqs": 100}, sampler(100, 151_936, 100, 4096)),
+        # FlashInfer samples from compute capability 8.0 up to 12.1, which is the DGX Spark's.
+        ("Qwen/Qwen3-8B", {"chip": "dgx-spark"}, sampler(256, 151_936, 2048, 4096)),
+        ("Qwen/Qwen3-8B", {"chip": "a100-40gb"}, sampler(256, 151_936, 2048, 4096)),
+    ],
+)
+def test_the_larger_of_two_passes_is_charged(model, settings, peaks):
+    p = planned(model, **settings)
+    assert found(next(line for line in p.lines if line.name == "activations")) == peaks
 
 
 # Captured tokens
@@ -876,6 +926,40 @@ def test_the_kernels_ledger_is_what_it_is_by_hand(name):
     wanted |= {"device_bytes": device, "requested_bytes": claim, "outside_bytes": device - claim, "verdict": "fits"}
     wanted |= {"kv_blocks": (claim - fixed) // lines["kv_block_bytes"]}
     assert {key: told[key] for key in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("ranks", "dense", "experts", "communicator"),
+    [
+        # NVIDIA's buffers alive at once, in halves of 8192 tokens, and its communicators
+        (1, 22, 44, 0),
+        (2, 13, 26, 358_612_992),
+        (4, 10, 20, 411_041_792),
+        (8, 10, 20, 411_041_792),
+        (16, 10, 20, 411_041_792),  # the widest that is stated
+    ],
+)
+def test_the_kernels_buffers_and_communicator_follow_the_ranks(ranks, dense, experts, communicator):
+    few = {"engine": "blis-kernel", "chip": "h200", "tensor_parallel_size": ranks, "max_num_seqs": 1}
+    for model, width, halves in (("Qwen/Qwen3-32B", 64 * 128, dense), ("Qwen/Qwen3-30B-A3B", 32 * 128, experts)):
+        p = planned(model, **few)
+        assert p.activations_bytes == halves * 8192 * width * 2 // 2
+        assert p.pre_snapshot_bytes == communicator + BLIS_WORKSPACE
+        assert planned(model, **few, max_num_batched_tokens=1).activations_bytes == 70 * MIB
+
+
+@pytest.mark.parametrize(
+    ("mode", "graphs"),
+    [
+        ("NONE", 0),
+        ("PIECEWISE", 858_783_744),
+        ("FULL", BLIS_GRAPHS),
+        ("FULL_DECODE_ONLY", BLIS_GRAPHS),
+        ("FULL_AND_PIECEWISE", BLIS_GRAPHS),
+    ],
+)
+def test_the_kernels_graphs_have_a_flat_figure_for_each_mode(mode, graphs):
+    assert planned("Qwen/Qwen3-8B", engine="blis-kernel", cudagraph_mode=mode).cuda_graphs_bytes == graphs
 
 
 # vLLM on Neuron: Qwen3-8B in ideal shares, on stacks of 24 GiB, 32 tokens of a block

@@ -206,11 +206,6 @@ class Quantization:
     kv_cache_dtype: str | None = None
     serves: tuple[str, ...] = ()
 
-    @property
-    def weight_bits(self) -> int:
-        """Bits of an element of most matrices."""
-        return self.forms[0].bits if self.forms else 16
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Assumption:

@@ -304,6 +304,12 @@ def checked(d: Deployment) -> Deployment:
             sizes[name] = size
     if len(set(sizes.values())) > 1:
         raise Refused(f"arrays of one length are needed, and these have {sizes}")
+    if sizes:
+        # One number beside many is counted with as they are.
+        for name, known in SETTINGS.items():
+            value = getattr(d, name)
+            if known.most is not None and name not in sizes and value is not None:
+                known.check_beside(value, known.most)
     return d
 
 

@@ -140,6 +140,14 @@ class Setting:
             self.read(value)
         return None
 
+    def check_beside(self, value: Any, most: int) -> None:
+        """Raise Refused for a single number that is too large to be counted with beside many."""
+        if value > most or value < -most:
+            raise Refused(
+                f"{self.name} is {value:,}, beyond the {most:,} that many at once are counted with; "
+                "give a smaller number, or ask one by one"
+            )
+
     def _checked_array(self, value: Any, most: int) -> int:
         wanted = "int64" if self.kind == "count" else "float64"
         if str(value.dtype) != wanted or value.ndim != 1:

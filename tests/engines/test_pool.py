@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -14,12 +15,17 @@ from capplan.engines.pool import (
     SLIDING,
     Cache,
     CannotGroup,
+    Group,
     Spec,
     admitted,
     decoding,
     grouped,
+    longest_length,
+    n_batches,
     own_pages,
     pool_block_bytes,
+    request_blocks,
+    steady_blocks,
 )
 from capplan.settings.deployment import Deployment
 
@@ -65,9 +71,14 @@ def test_windows_become_full_where_the_hybrid_manager_is_off():
 @pytest.mark.parametrize(
     ("n_windows", "n_full", "wanted"),
     [
-        # the survey of the engine's grouping code: 12 and 13 are one group each, 10 and 20 three of ten
+        # vllm 0.33.0, v1/core/kv_cache_planning.py: below 1.5 times the fewest, the most is the size of a group
         (12, 13, [("sliding", 12), ("full", 13)]),
+        (10, 14, [("sliding", 10), ("full", 14)]),
+        (10, 15, [("sliding", 10), ("full", 8), ("full", 7)]),
+        (10, 16, [("sliding", 10), ("full", 8), ("full", 8)]),
         (20, 10, [("sliding", 10), ("sliding", 10), ("full", 10)]),
+        (29, 20, [("sliding", 29), ("full", 20)]),
+        (30, 20, [("sliding", 15), ("sliding", 15), ("full", 20)]),
         # gemma-3-1b-it, vllm 0.33.0
         (22, 4, [("sliding", 4)] * 4 + [("sliding", 3)] * 2 + [("full", 4)]),
     ],
@@ -197,3 +208,68 @@ def test_a_stage_holds_its_own_members():
     part = group.on(range(10))
     assert part.layers == tuple(range(2, 10))
     assert part.block_bytes == part.page_bytes == 4 * (8640 + 37_440) + 4 * 1728
+
+
+# What a request holds
+
+
+def small_group(window, block_size):
+    return Group(
+        layers=(0,),
+        spec="SlidingWindowSpec" if window else "FullAttentionSpec",
+        kind="sliding" if window else "full",
+        block_size=block_size,
+        page_bytes=1,
+        window=window,
+    )
+
+
+POOLS = st.tuples(
+    st.lists(st.integers(1, 20) | st.none(), min_size=1, max_size=4, unique=True),
+    st.integers(1, 8),
+    st.sampled_from([1, 2, 4]),
+).map(lambda p: (tuple(small_group(w, p[1]) for w in p[0]), p[2] if p[0] == [None] else 1))
+BLOCKS, LIMITS, FLIGHTS = st.integers(0, 60), st.integers(1, 80), st.integers(1, 30)
+
+
+@settings(deadline=None)
+@given(pool=POOLS, blocks=BLOCKS, limit=LIMITS, in_flight=FLIGHTS)
+def test_the_longest_length_is_the_last_that_passes_the_start_check(pool, blocks, limit, in_flight):
+    groups, contexts = pool
+    d = Deployment(max_model_len=limit, decode_context_parallel_size=contexts)
+    passes = [n for n in range(1, limit + 1) if request_blocks(groups, d, n, in_flight) <= blocks - 1]
+    assert longest_length(groups, d, blocks, in_flight) == max(passes, default=0)
+
+
+@settings(deadline=None)
+@given(
+    pool=POOLS,
+    cases=st.lists(st.tuples(BLOCKS, LIMITS, FLIGHTS, st.integers(0, 200)), min_size=1, max_size=6),
+)
+def test_many_pools_are_one_pool_repeated(pool, cases):
+    groups, contexts = pool
+    d = Deployment(decode_context_parallel_size=contexts)
+    blocks, limits, flights, tokens = (np.array(column, dtype=np.int64) for column in zip(*cases, strict=True))
+    many = longest_length(groups, replace(d, max_model_len=limits), blocks, flights)
+    assert many.tolist() == [longest_length(groups, replace(d, max_model_len=n), b, f) for b, n, f, _ in cases]
+    assert request_blocks(groups, d, tokens, flights).tolist() == [
+        request_blocks(groups, d, t, f) for *_, f, t in cases
+    ]
+    assert steady_blocks(groups, d, tokens).tolist() == [steady_blocks(groups, d, t) for *_, t in cases]
+
+
+@settings(deadline=None)
+@given(pool=POOLS, tokens=st.integers(1, 300), in_flight=FLIGHTS)
+def test_admission_needs_no_less_than_steady_decode(pool, tokens, in_flight):
+    groups, contexts = pool
+    d = Deployment(decode_context_parallel_size=contexts)
+    assert request_blocks(groups, d, tokens, in_flight) >= steady_blocks(groups, d, tokens) >= 1
+    assert request_blocks(groups, d, tokens + 1, in_flight) >= request_blocks(groups, d, tokens, in_flight)
+
+
+@pytest.mark.parametrize(
+    ("stages", "asynchronous", "batches"), [(1, True, 2), (1, False, 1), (2, True, 3), (2, False, 2)]
+)
+def test_a_stage_and_asynchronous_scheduling_keep_a_batch_in_flight(stages, asynchronous, batches):
+    # vllm 0.33.0, max_in_flight_tokens: 16,384 of 8,192 on one stage, 24,576 on two
+    assert n_batches(Deployment(pipeline_parallel_size=stages, async_scheduling=asynchronous)) == batches

@@ -7,13 +7,14 @@ from pathlib import Path
 import jsonschema
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 import capplan
 from capplan import Deployment, Refused, load_model, plan
 from capplan.engines.frame import ROWS
 from capplan.plan import VERDICTS
+from capplan.settings.deployment import SETTINGS
 from capplan.solve import remedies
 
 QWEN = load_model("Qwen/Qwen3-32B")
@@ -41,6 +42,7 @@ CASES = [
     (QWEN, Deployment(max_model_len=50_000)),
 ]
 SINGLE = [case for case in CASES if plan(*case).verdict != "refused"]
+FITS = [case for case in SINGLE if plan(*case).verdict == "fits"]
 
 
 @pytest.mark.parametrize(("model", "asked"), CASES)
@@ -75,13 +77,12 @@ def test_figures_on_one_screen_divide_into_each_other(model, asked):
     assert p.communication_bytes == p.eplb_bytes == 0
 
 
-@pytest.mark.parametrize(("model", "asked"), SINGLE)
+@pytest.mark.parametrize(("model", "asked"), FITS)
 def test_a_plan_that_fits_holds_a_request(model, asked):
     p = plan(model, asked)
-    if p.verdict == "fits":
-        assert p.requests_that_fit(p.resolved.max_model_len) >= 1
-        assert p.max_concurrency >= 1
-        assert p.estimated_max_model_len == p.resolved.max_model_len
+    assert p.requests_that_fit(p.resolved.max_model_len) >= 1
+    assert p.max_concurrency >= 1
+    assert p.estimated_max_model_len == p.resolved.max_model_len
 
 
 @pytest.mark.parametrize(("model", "asked"), SINGLE)
@@ -208,11 +209,10 @@ def test_a_claim_beyond_what_is_free_does_not_fit_and_says_what_would():
     assert plan(QWEN, replace(p.asked, **changes)).verdict == "fits"
 
 
-@pytest.mark.parametrize(("model", "asked"), SINGLE)
+@pytest.mark.parametrize(("model", "asked"), [case for case in SINGLE if case not in FITS])
 def test_what_would_work_works(model, asked):
-    p = plan(model, asked)
-    for changes in (change.settings for change in remedies(p)):
-        assert plan(model, replace(asked, **changes)).verdict in ("fits", "close")
+    found = [plan(model, replace(asked, **change.settings)).verdict for change in remedies(plan(model, asked))]
+    assert set(found) <= {"fits", "close"} and found
 
 
 def test_a_sentence_says_what_was_asked_what_there_is_by_how_much_and_what_would_work():
@@ -251,6 +251,21 @@ def test_a_stated_cache_is_taken_as_it_is_and_utilization_is_ignored():
     assert [f.field for f in p.overridden] == ["gpu_memory_utilization"]
 
 
+def test_the_start_check_plans_against_stated_blocks():
+    def stated(**said):
+        return plan(QWEN, Deployment(chip="h200", tensor_parallel_size=8, **said))
+
+    # vllm 0.33.0, kv_cache_planning.py, get_kv_cache_configs: the available memory becomes the stated blocks'
+    need = stated(max_model_len=8192).kv_request_blocks
+    enough, one_less = (stated(max_model_len=8192, num_gpu_blocks_override=need + n) for n in (1, 0))
+    assert (enough.verdict, one_less.verdict) == ("fits", "does-not-fit")
+    assert one_less.tightest.lacking_bytes == one_less.kv_block_bytes
+    assert one_less.estimated_max_model_len == 8192 - 16
+    beyond = stated(max_model_len=8192, num_gpu_blocks_override=10_000_000)
+    assert beyond.verdict == "does-not-fit" and "the device has" in beyond.sentence
+    assert "blocks" in one_less.sentence and "bytes were stated" in one_less.sentence
+
+
 def test_a_load_is_held_or_not():
     asked = Deployment(tensor_parallel_size=4, tokens=8192, requests=50)
     p = plan(QWEN, asked)
@@ -279,3 +294,87 @@ def test_a_plan_shows_itself_in_a_notebook():
     assert "<svg" in bundle["text/html"] or "<div" in bundle["text/html"]
     many = plan(QWEN, Deployment(max_model_len=np.array([1, 2])))
     assert "2 configurations" in many._repr_mimebundle_()["text/plain"]
+
+
+# Numbers that int64 may not hold: the plan for many refuses, or agrees with the plan of each
+
+STARTS = {
+    "max_model_len": 4096,
+    "max_num_seqs": 16,
+    "max_num_batched_tokens": 8192,
+    "kv_cache_memory_bytes": 20 * 10**9,
+    "num_gpu_blocks_override": 3000,
+    "tokens": 4096,
+    "requests": 4,
+}
+"""The settings of counts that may be arrays, each with a number that starts."""
+
+MOST = (1 << 63) - 1
+WRAPS = {
+    # 2 ** 46 blocks of 9 * 2 ** 18 bytes are a multiple of 2 ** 64: what is left looks like 3000 blocks.
+    "num_gpu_blocks_override": (1 << 46) + 3000,
+    "kv_cache_memory_bytes": MOST,
+}
+"""Numbers whose bytes int64 would wrap to others that look right."""
+
+LARGE = st.integers(1, MOST) | st.builds(
+    lambda shift, more: (1 << shift) + more, st.integers(0, 62), st.integers(0, 8192)
+)
+FEW = settings(max_examples=5, deadline=None, phases=[Phase.generate])
+QWEN_8B = load_model("Qwen/Qwen3-8B")
+PAIRS = [(name, other) for name in STARTS for other in STARTS if name != other]
+
+
+def within(name):
+    """Numbers up to the most that an array of a setting may hold, the most itself often among them."""
+    most = SETTINGS[name].most
+    return st.integers(1, most) | st.sampled_from([most, most - 1, most // 2])
+
+
+@pytest.mark.parametrize("name", STARTS)
+@FEW
+@given(data=st.data())
+def test_large_numbers_are_answered_as_each_alone(unlike, name, data):
+    values = [STARTS[name], SETTINGS[name].most, *data.draw(st.lists(within(name), max_size=6))]
+    assert unlike(QWEN_8B, Deployment(), FIGURES, **{name: np.array(values)}) == []
+
+
+@pytest.mark.parametrize("name", STARTS)
+def test_numbers_that_would_wrap_are_refused(name):
+    for beyond in (SETTINGS[name].most + 1, WRAPS.get(name, 1 << 62), MOST):
+        with pytest.raises(Refused, match=f"{name} has numbers beyond"):
+            plan(QWEN_8B, Deployment(**{name: np.array([STARTS[name], beyond])}))
+
+
+def test_blocks_whose_bytes_would_wrap_are_refused():
+    blocks = np.array([3000, SETTINGS["num_gpu_blocks_override"].most])
+    wide = replace(Deployment(chip="h200"), block_size=1 << 15, num_gpu_blocks_override=blocks)
+    with pytest.raises(Refused, match="which int64 does not count"):
+        plan(load_model("meta-llama/Meta-Llama-3.1-70B"), replace(wide, tensor_parallel_size=2))
+
+
+@pytest.mark.parametrize(("name", "other"), [pair for pair in PAIRS if pair[0] < pair[1]])
+@FEW
+@given(data=st.data())
+def test_two_large_numbers_are_answered_as_each_alone(unlike, name, other, data):
+    rows = data.draw(st.lists(st.tuples(within(name), within(other)), max_size=3))
+    worst = tuple(SETTINGS[each].most for each in (name, other))
+    first, second = (np.array(column) for column in zip(worst, *rows, strict=True))
+    assert unlike(QWEN_8B, Deployment(), FIGURES, **{name: first, other: second}) == []
+
+
+@pytest.mark.parametrize(("name", "single"), PAIRS)
+@FEW
+@given(data=st.data(), large=LARGE)
+def test_a_large_number_beside_many_is_refused_or_answered_as_each_alone(unlike, name, single, data, large):
+    many = np.array([STARTS[name], SETTINGS[name].most, *data.draw(st.lists(within(name), max_size=3))])
+    for alone in (STARTS[single], WRAPS.get(single, 1 << 62), large):
+        assert unlike(QWEN_8B, Deployment(**{single: alone}), FIGURES, **{name: many}) == []
+
+
+def test_lengths_up_to_the_guard_are_exact():
+    p, lengths = plan(DEEPSEEK, Deployment(chip="h200", tensor_parallel_size=8)), [1, (1 << 30) + 1, (1 << 36) - 1]
+    for held in (p.sequence_bytes, p.sequence_own_bytes, p.requests_that_fit):
+        assert held(np.array(lengths)).tolist() == [held(length) for length in lengths]
+    with pytest.raises(Refused, match="int64 does not hold"):
+        p.sequence_bytes(np.array([1 << 36]))

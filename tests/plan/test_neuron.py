@@ -426,3 +426,21 @@ def test_what_is_said_of_a_refusal_is_the_engine_s_text_or_the_broken_rule():
     assert "it must be a finite number of GiB" in p.at(reserved_headroom_gib=-1.0).says
     many = p.at(reserved_headroom_gib=np.array([1.0, 22.0]))
     assert (many.says, many.cap_curve, many.headroom_curve) == ("", None, None)
+
+
+# Numbers that int64 may not hold: the plan for many refuses, or agrees with the plan of each
+
+WHOLE = [1, 3000, 1 << 36, (1 << 46) + 3000, 1 << 62, (1 << 63) - 1]
+LARGE = {
+    **dict.fromkeys(("max_model_len", "max_num_seqs", "max_num_batched_tokens", "tokens", "requests"), WHOLE),
+    **dict.fromkeys(("weights_bytes", "num_gpu_blocks_override", "kv_cache_memory_bytes"), WHOLE),
+    **{name: [0.5, 1.0, 2.0**33, 2.0**40, 1e300] for name in ("reserved_headroom_gib", "min_kv_budget_gib")},
+}
+
+
+@pytest.mark.parametrize("headroom", [None, 4.0])
+@pytest.mark.parametrize("name", LARGE)
+def test_large_numbers_are_refused_or_answered_as_each_alone(unlike, name, headroom):
+    asked = replace(ON, reserved_headroom_gib=headroom)
+    names = [figure for figure in NEURON_FIGURES if figure != "binding"]
+    assert unlike(QWEN, asked, names, **{name: np.array(LARGE[name])}) == []

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from capplan.engines.release import Engine, Laid, Layout, capability_matches
-from capplan.laws import weights
 from capplan.model import ONLINE, Format, Model, Tensor
 from capplan.registry import Chip
 
@@ -20,13 +19,6 @@ class Lying:
     shape: tuple[int, ...]
     bits: int
     copies: int
-
-    @property
-    def bytes_each(self) -> int:
-        n = 1
-        for extent in self.shape:
-            n *= extent
-        return int(weights.matrix_bytes(n_rows=n, n_columns=1, weight_bits=self.bits))
 
 
 def form_of(tensor: Tensor, model: Model, quantization: str | None) -> Format | None:

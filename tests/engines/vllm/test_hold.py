@@ -1,5 +1,7 @@
 """What a rank holds after loading, class by class, against tensors that the engine built."""
 
+from dataclasses import replace
+
 import pytest
 
 from capplan.hub import load_model
@@ -29,3 +31,13 @@ V3, QWEN_FP8 = "deepseek-ai/DeepSeek-V3", "Qwen/Qwen3-32B-FP8"
 def test_a_class_of_tensors_is_as_large_as_the_engine_made_it(model, chip, ranks, name, total):
     p = plan(load_model(model), Deployment(chip=chip, tensor_parallel_size=ranks))
     assert sum(held.bytes for held in p.ranks[0].held if held.name == name) == total
+
+
+def test_replicas_of_experts_are_a_line_of_their_own():
+    asked = Deployment(chip="h200", tensor_parallel_size=8, enable_expert_parallel=True)
+    off = plan(load_model(V3), asked)
+    on = plan(load_model(V3), replace(asked, enable_eplb=True, num_redundant_experts=8))
+    # one expert more a layer: three matrices of 2,048 x 7,168 in fp8, and a scale of 4 bytes for 128 x 128 of each
+    assert on.eplb_bytes == 58 * 3 * (2048 * 7168 + 16 * 56 * 4)
+    assert on.weights_bytes == off.weights_bytes
+    assert on.fixed_bytes - off.fixed_bytes == on.eplb_bytes

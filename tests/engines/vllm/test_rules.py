@@ -462,3 +462,29 @@ def test_a_copied_key_value_head_is_whole_to_the_block_scales():
     c = case("Qwen/Qwen3-235B-A22B", {"tensor_parallel_size": 8}, {"quantization_config": BLOCKS})
     assert c.n_kv_heads == 4
     assert RULES["block-scales-divide"].holds(c)
+
+
+@pytest.mark.parametrize(
+    ("said", "field", "works"),
+    [
+        ({"enable_eplb": True}, "enable_eplb", "turn it on"),
+        ({"num_redundant_experts": 8}, "num_redundant_experts", "0 without enable_eplb"),
+        (
+            {"enable_expert_parallel": True, "enable_eplb": True, "num_redundant_experts": 3},
+            "num_redundant_experts",
+            "choose num_redundant_experts 8",
+        ),
+        ({"prefill_context_parallel_size": 2}, "prefill_context_parallel_size", "choose 1"),
+        ({"dcp_kv_cache_interleave_size": 3}, "dcp_kv_cache_interleave_size", "a divisor"),
+        ({"dcp_comm_backend": "a2a"}, "dcp_comm_backend", "choose ag_rs"),
+        ({"speculative_method": "mtp", "num_speculative_tokens": 1}, "speculative_method", "choose ngram"),
+        ({"num_speculative_tokens": -1}, "num_speculative_tokens", "0 or more"),
+        ({"mamba_cache_mode": "some"}, "mamba_cache_mode", "none, align, all"),
+        ({"num_gpu_blocks_override": 0}, "num_gpu_blocks_override", "1 or more"),
+    ],
+)
+def test_a_setting_of_ranks_or_drafts_is_refused_with_what_would_work(said, field, works):
+    p = plan(load_model("deepseek-ai/DeepSeek-V3"), Deployment(chip="h200", tensor_parallel_size=8, **said))
+    assert p.verdict == "refused"
+    assert p.refused[0].field == field
+    assert works in p.sentence
