@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import capplan
 from capplan import Deployment, Refused, load_model, plan
 from capplan.engines.frame import ROWS
-from capplan.plan import VERDICTS
+from capplan.plan import VERDICTS, GpuPlan
 from capplan.settings.deployment import SETTINGS
 from capplan.solve import remedies
 
@@ -105,7 +105,7 @@ ARRAYS = {
     "kv_cache_memory_bytes": np.array([1, 10**8, 10**9, 20 * 10**9, 60 * 10**9]),
 }
 FIGURES = (
-    *(f"{name}_bytes" for name in ROWS),
+    *(f"{name}_bytes" for name in ROWS if hasattr(GpuPlan, f"{name}_bytes")),
     "fixed_bytes",
     "kv_budget_bytes",
     "kv_blocks",
