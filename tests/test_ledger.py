@@ -100,8 +100,8 @@ class Worked:
     model: str
     settings: dict
     ranks: list
-    request_blocks: int
-    verdict: str
+    request_blocks: int = 40_960 // 16  # of Qwen3's own length
+    verdict: str = "fits"
     tightest: int = 0
     device: tuple = H100
     before: tuple = BEFORE_ONE
@@ -257,8 +257,6 @@ WORKED = {
         ranks=[
             Rank(tensors=QWEN_WHOLE, engine_state=QWEN_STATE, activations=QWEN_SAMPLER, block_bytes=QWEN_BLOCK),
         ],
-        request_blocks=40_960 // 16,
-        verdict="fits",
     ),
     "two replicas of a dense model, each alone on its chip": Worked(
         model="Qwen/Qwen3-8B",
@@ -268,8 +266,6 @@ WORKED = {
                 count=2, tensors=QWEN_WHOLE, engine_state=QWEN_STATE, activations=QWEN_SAMPLER, block_bytes=QWEN_BLOCK
             ),
         ],
-        request_blocks=40_960 // 16,
-        verdict="fits",
     ),
     "two ranks": Worked(
         model="Qwen/Qwen3-8B",
@@ -285,8 +281,6 @@ WORKED = {
             ),
         ],
         before=BEFORE_MORE,
-        request_blocks=40_960 // 16,
-        verdict="fits",
     ),
     "two stages": Worked(
         model="Qwen/Qwen3-8B",
@@ -309,8 +303,6 @@ WORKED = {
         tightest=1,
         before=BEFORE_MORE,
         hundredths=80,
-        request_blocks=40_960 // 16,
-        verdict="fits",
     ),
     "nothing compiled, few requests: the forward pass rules": Worked(
         model="Qwen/Qwen3-8B",
@@ -324,8 +316,6 @@ WORKED = {
                 block_bytes=QWEN_BLOCK,
             ),
         ],
-        request_blocks=40_960 // 16,
-        verdict="fits",
     ),
     "few requests, few tokens captured": Worked(
         model="Qwen/Qwen3-8B",
@@ -339,8 +329,6 @@ WORKED = {
                 block_bytes=QWEN_BLOCK,
             ),
         ],
-        request_blocks=40_960 // 16,
-        verdict="fits",
     ),
     "a chip with a band, steps of a larger device": Worked(
         model="Qwen/Qwen3-8B",
@@ -354,8 +342,6 @@ WORKED = {
             ),
         ],
         device=MI300X,
-        request_blocks=40_960 // 16,
-        verdict="fits",
     ),
     "an fp8 cache, attention that keeps counters": Worked(
         model="Qwen/Qwen3-8B",
@@ -370,8 +356,6 @@ WORKED = {
             ),
         ],
         device=B200,
-        request_blocks=40_960 // 16,
-        verdict="fits",
     ),
     "four ranks": Worked(
         model="Qwen/Qwen3-32B",
@@ -379,7 +363,6 @@ WORKED = {
         ranks=[QWEN_32B_TP4],
         before=BEFORE_MORE,
         request_blocks=32_768 // 16,
-        verdict="fits",
     ),
     "three stages of two ranks, the middle one with a layer more": Worked(
         model="Qwen/Qwen3-32B",
@@ -410,8 +393,6 @@ WORKED = {
         ],
         tightest=1,
         before=BEFORE_MORE,
-        request_blocks=40_960 // 16,
-        verdict="fits",
     ),
     "whole experts on four ranks": Worked(
         model="mistralai/Mixtral-8x7B-v0.1",
@@ -431,7 +412,6 @@ WORKED = {
         device=A100,
         before=BEFORE_MORE,
         request_blocks=32_768 // 16,
-        verdict="fits",
     ),
     "experts sliced over two replicas": Worked(
         model="mistralai/Mixtral-8x7B-v0.1",
@@ -450,7 +430,6 @@ WORKED = {
         device=H200,
         before=BEFORE_MORE,
         request_blocks=32_768 // 16,
-        verdict="fits",
     ),
     "replicas of experts": Worked(
         model="Qwen/Qwen3-30B-A3B",
@@ -472,8 +451,6 @@ WORKED = {
             ),
         ],
         before=BEFORE_MORE,
-        request_blocks=40_960 // 16,
-        verdict="fits",
     ),
     "a kernel of which only bounds are known": Worked(
         model="Qwen/Qwen3-30B-A3B",
@@ -490,8 +467,6 @@ WORKED = {
             ),
         ],
         device=B200,
-        request_blocks=40_960 // 16,
-        verdict="fits",
     ),
     "experts in fp8, rows of each padded": Worked(
         model="Qwen/Qwen3-30B-A3B-FP8",
@@ -505,8 +480,6 @@ WORKED = {
                 block_bytes=48 * 16 * 4 * (128 + 128) * 2,
             ),
         ],
-        request_blocks=40_960 // 16,
-        verdict="fits",
     ),
     "every second layer looks back some tokens": Worked(
         model="google/gemma-2-9b-it",
@@ -539,7 +512,6 @@ WORKED = {
         ],
         before=BEFORE_MORE,
         request_blocks=8192 // 16 + 8192 // 16 + 1,
-        verdict="fits",
     ),
     "a chip on which FlashInfer does not sample": Worked(
         model="meta-llama/Llama-3.2-1B",
@@ -559,7 +531,6 @@ WORKED = {
         ],
         device=T4,
         request_blocks=16_384 // 16,
-        verdict="fits",
     ),
     "linear attention beside full": Worked(
         model="Qwen/Qwen3-Next-80B-A3B-Instruct",
@@ -580,7 +551,6 @@ WORKED = {
         before=BEFORE_MORE,
         # Full attention's blocks, and three states of each of three groups.
         request_blocks=-(-262_144 // 320) + 3 * 3,
-        verdict="fits",
     ),
     "an indexer, and buffers that follow the step": Worked(
         model="deepseek-ai/DeepSeek-V3.2",
@@ -601,7 +571,6 @@ WORKED = {
         device=H200,
         before=BEFORE_MORE,
         request_blocks=163_840 // 64,
-        verdict="fits",
     ),
     "weights larger than the budget": Worked(
         model="meta-llama/Meta-Llama-3.1-70B",
