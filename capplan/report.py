@@ -53,8 +53,12 @@ def write_report(
         raise Refused(f"a report needs {', '.join(missing)}, which this Python lacks; pip install 'capplan[report]'")
     if any(is_array(value) for value in stated(deployment).values()):
         raise Refused("a report is about one deployment, and a setting of this one is an array; take one of its values")
-    found = load_model(model, overrides=deployment.overrides, assume_generic=deployment.assume_generic)
+    found = (
+        load_model(model, overrides=deployment.overrides, assume_generic=deployment.assume_generic) if model else None
+    )
     answer = plan(found, deployment)
+    if answer.rules.plans != "gpu":
+        raise Refused(f"there is no report of {answer.engine.title} yet; capplan plan --json has every figure")
     notebook = _notebook()
     heading = title or f"{answer.model.short_name} on {answer.chips}"
     parameters = {

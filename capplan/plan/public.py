@@ -71,7 +71,7 @@ def rank_dict(r: RankPlan, rows: Iterable[str]) -> dict[str, Any]:
         "count": r.count,
         "n_layers": r.n_layers,
         "requested_bytes": plain(r.requested_bytes),
-        **{f"{name}_bytes": plain(r.bytes_of(name)) for name in rows},
+        **{f"{name}_bytes": plain(r.ledger.bytes_of(name)) for name in rows},
         "fixed_bytes": plain(r.fixed_bytes),
         "kv_budget_bytes": plain(r.kv_budget_bytes),
         "kv_block_bytes": plain(r.kv_block_bytes),

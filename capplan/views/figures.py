@@ -150,8 +150,7 @@ def figure_html(figure: go.Figure, *, title: str, note: str = "", library: bool 
 
 def other_format(plan: Plan) -> Deployment:
     """The same deployment with fp8 caches where they have 16 bits, else with the model's own format."""
-    wide = plan.frame is None or plan.frame.kv_bits > 8
-    return replace(plan.asked, kv_cache_dtype="fp8" if wide else None)
+    return replace(plan.asked, kv_cache_dtype=None if _format(plan).startswith("fp8") else "fp8")
 
 
 def _format(plan: Plan) -> str:

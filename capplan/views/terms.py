@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from capplan.engines.frame import ROWS
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Term:
@@ -113,31 +115,12 @@ NEURON_TERMS = (
 )
 """Parts of a Neuron stack besides weights and cache, in the order in which they follow."""
 
-TERM_OF_LINE = {
-    "weights": "weights",
-    "allocator_rounding": "weights",
-    "eplb": "weights",
-    "engine_state": "engine_state",
-    "activations": "activations",
-    "non_torch": "non_torch",
-    "cuda_graphs": "cuda_graphs",
-    "communication": "non_torch",
-}
+TERM_OF_LINE = {name: row.term for name, row in ROWS.items()}
 """The term under which each ledger line is drawn."""
 
 TERM = {term.key: term for term in (*TERMS, *NEURON_TERMS)}
 
-LINE_WORDS = {
-    "weights": "weights",
-    "allocator_rounding": "allocator rounding",
-    "eplb": "expert replicas",
-    "engine_state": "engine state",
-    "activations": "activations",
-    "non_torch": "outside the allocator",
-    "cuda_graphs": "CUDA graphs",
-    "communication": "communication buffers",
-    "pre_snapshot": "held before the budget",
-}
+LINE_WORDS = {name: row.words for name, row in ROWS.items()}
 """Names of the ledger lines in words."""
 
 BOUNDED = {"sliding": "windows", "chunked": "chunks", "recurrent": "states", "ring": "rings"}

@@ -151,11 +151,9 @@ def request_chart(state: PlannerState) -> Chart:
 
 
 def _request_figure(shown: Plan, theme: Any) -> Any:
-    from capplan.views.figures import request_figure
+    from capplan.views.figures import other_format, request_figure
 
-    fp8 = shown.asked.kv_cache_dtype not in (None, "auto")
-    other = shown.at(kv_cache_dtype=None if fp8 else "fp8")
-    return request_figure(shown, other=other, theme=theme)
+    return request_figure(shown, other=shown.again(other_format(shown)), theme=theme)
 
 
 def fit_chart(state: PlannerState) -> Chart:

@@ -315,3 +315,13 @@ def test_stated_weights_of_a_logical_core_have_no_tensors_and_a_sentence_says_so
     )
     assert result.exit_code == 0
     assert "8,589,934,592 bytes of weights were stated" in result.stdout
+
+
+def test_a_report_of_neuron_is_refused_in_one_sentence():
+    for words in (
+        f"report {LLAMA} --engine vllm-neuron --chip trn2",
+        "report --engine vllm-neuron --chip trn2 --weights-bytes 8589934592",
+    ):
+        result = capplan(words)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "there is no report of" in result.stderr and "--json" in result.stderr

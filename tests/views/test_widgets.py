@@ -9,6 +9,7 @@ from capplan.views.controls import CONTROLS, controls, length_steps
 from capplan.views.state import PlannerState
 from capplan.views.widgets import (
     TRIES,
+    _request_figure,
     change_rows,
     examples,
     findings,
@@ -213,3 +214,10 @@ def test_what_moved_is_said_until_the_next_change():
 def test_the_sentence_is_the_plans():
     state = PlannerState()
     assert state.plan.sentence.partition(": ")[2] in sentence(state).value
+
+
+@pytest.mark.parametrize(("form", "other"), [("bfloat16", "fp8"), ("fp8", "bfloat16"), (None, "fp8")])
+def test_the_page_compares_with_a_format_that_is_another(form, other):
+    shown = PlannerState("model=Qwen/Qwen3-32B&tensor_parallel_size=4").plan.at(kv_cache_dtype=form)
+    names = [line.get("name", "") for line in json.loads(_request_figure(shown, "light").to_json())["data"]]
+    assert any(other in name for name in names), names
